@@ -14,7 +14,7 @@ SEEDS ?= 0..2000
 CUTS  ?= 100
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup tools run test starve messages docs lint bench crash fuzz kill9 chaos chaos-pipelines txn-matrix sim sim-bugs power-cuts sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
+.PHONY: setup tools run test starve messages docs lint bench crash fuzz kill9 chaos chaos-queues chaos-pipelines txn-matrix sim sim-bugs power-cuts sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
 
 setup: $(STAMP)
 
@@ -55,6 +55,12 @@ tools: $(STAMP)
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
 	  || echo "chromium is not here and could not be installed: the console's browser tests are skipped"
+	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rabbitmq-server >/dev/null; } \
+	  || echo "rabbitmq-server is not here and could not be installed: the comparison of Celery on both is skipped"
+	@command -v promtool >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus >/dev/null; } \
+	  || echo "promtool is not here and could not be installed: the check of the alert rules with it is skipped"
 
 test: lint tools
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
@@ -106,6 +112,10 @@ kill9: $(STAMP)
 KILLS ?= 200
 chaos: tools
 	cd tests && ../$(BIN)/python -m chaos.matrix --kills $(KILLS) --seed $(SEED)
+
+# A queue on three brokers: KILLS kill -9 of brokers and workers, no job is lost or delivered when done.
+chaos-queues: tools
+	cd tests && ../$(BIN)/python -m chaos.queues --kills $(KILLS) --seed $(SEED) --json
 
 # Five deployed pipelines on three workers: workers, drivers, executors and brokers are killed.
 MINUTES ?= 30

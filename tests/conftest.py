@@ -24,6 +24,7 @@ from __future__ import annotations
 import faulthandler
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
@@ -78,8 +79,14 @@ _STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Duplicates stderr: while tests run it is captured, and lost if the process ends."""
+    """Duplicates stderr: while tests run it is captured, and lost if the process ends.
+
+    A shell without job control starts background commands with SIGINT ignored, and all processes
+    below inherit that. Tests of Ctrl-C would wait in vain.
+    """
     config.stash[_STDERR] = os.dup(2)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _watch(config: pytest.Config, limit_s: float) -> None:

@@ -14,11 +14,20 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "penstock"
 PAGE = ROOT / "docs" / "PACKAGES.md"
 LAYERS: Mapping[str, tuple[str, ...]] = {
-    "applications": ("cli", "console", "spark", "testing"),
+    "applications": ("celery", "cli", "console", "spark", "testing"),
     "shells": ("broker", "client", "net", "storage", "stores", "runtime"),
     "pure": (
-        *("partition", "groups", "shares", "txns", "coordination", "metadata", "security"),
-        *("records", "wire", "ports"),
+        *(
+            "partition",
+            "groups",
+            "shares",
+            "delays",
+            "txns",
+            "schedule",
+            "coordination",
+            "metadata",
+        ),
+        *("security", "records", "wire", "ports"),
     ),
 }
 LEFT_OUT = ("sim",)

@@ -60,11 +60,11 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "src/penstock/client/profiles.py": {
         "os.open": "the user's own configuration, created so that nobody else can read it"
     },
+    "src/penstock/spark/deployments/file_lock.py": {
+        "os.open": "the lock of a real process, beside the drivers and the pip that it starts"
+    },
     "src/penstock/spark/deployments/lineage/emitter.py": {
         "open": "a file that the user names, written from a thread of a worker on a real machine"
-    },
-    "src/penstock/spark/deployments/worker_folder.py": {
-        "os.open": "the lock of a real process, beside the drivers that it starts"
     },
     "src/penstock/spark/profile_options.py": {
         "open": "certificates that a profile names, read where a job is started"

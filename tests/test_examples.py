@@ -40,12 +40,16 @@ from penstock.testing import Broker
 from public_examples import Example, all_examples, examples_in, public_names
 
 EXAMPLES = all_examples()
+IN_QUEUES = "Queue("
+"""Our broker does not advertise share groups yet: `tests/compat/test_queue_examples.py` runs these
+on Apache Kafka."""
 IN_SPARK = "penstock.spark."
 """These need a Spark session: `tests/spark/test_watching.py` runs them."""
 RECORDS = ((b"ann", b"tea"), (b"bob", b"milk"), (b"ann", b"rice"))
 MUST_SHOW = {
     "Producer": {"flush", "send", "send_nowait", "send_table", "transaction"},
     "Consumer": {"commit", "poll", "read_table", "run", "seek"},
+    "Queue": {"put", "run", "take"},
     "Admin": {"alter_configs", "create_topic", "delete_records", "group_offsets", "list_offsets"},
 }
 """The methods that most users need. Each has an example of its own."""
@@ -162,7 +166,11 @@ def run(example: Example, bootstrap: str, other: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "example",
-    [each for each in EXAMPLES if not each.name.startswith(IN_SPARK)],
+    [
+        each
+        for each in EXAMPLES
+        if not each.name.startswith(IN_SPARK) and IN_QUEUES not in each.code
+    ],
     ids=lambda example: example.name.removeprefix("penstock."),
 )
 def test_the_example_runs(

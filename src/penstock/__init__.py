@@ -1,6 +1,6 @@
 """Penstock: a distributed message log that speaks the Kafka protocol.
 
-    from penstock import Consumer, Producer
+    from penstock import Consumer, Producer, Queue
 
     with Producer("localhost:9092") as producer:
         producer.send("orders", b"42", key=b"alice").result()
@@ -8,6 +8,12 @@
     with Consumer("localhost:9092", topics=["orders"], auto_offset_reset="earliest") as consumer:
         for record in consumer:
             print(record.key, record.value)
+
+    with Queue("localhost:9092", "jobs") as queue:
+        queue.put(b"resize cat.png")
+        for job in queue:
+            print(job.value)
+            job.done()
 
 `penstock.aio` has the same clients for asyncio. `penstock.serializers` convert values to bytes and
 back, `penstock.routers` choose partitions, `penstock.interceptors` and `penstock.tracing` observe
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking.consumer import Consumer
     from penstock.client.blocking.exactly_once import exactly_once
     from penstock.client.blocking.producer import Producer
+    from penstock.client.blocking.queue import Job, Queue
     from penstock.client.errors import (
         BrokerError,
         BufferExhausted,
@@ -51,10 +58,12 @@ _HOMES = {
     "Consumer": "penstock.client.blocking.consumer",
     "Delivery": "penstock.client.producing.deliveries",
     "Fenced": "penstock.client.errors",
+    "Job": "penstock.client.blocking.queue",
     "NewTopic": "penstock.client.admin.operations",
     "OffsetAndMetadata": "penstock.client.model",
     "OffsetStore": "penstock.client.processing.stores",
     "Producer": "penstock.client.blocking.producer",
+    "Queue": "penstock.client.blocking.queue",
     "Record": "penstock.client.model",
     "RecordMetadata": "penstock.client.model",
     "RunSummary": "penstock.client.processing.contracts",
@@ -81,10 +90,12 @@ __all__ = [
     "Consumer",
     "Delivery",
     "Fenced",
+    "Job",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetStore",
     "Producer",
+    "Queue",
     "Record",
     "RecordMetadata",
     "RunSummary",

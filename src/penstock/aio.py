@@ -20,5 +20,7 @@ from penstock.client.consumer import Consumer
 from penstock.client.processing.exactly_once import exactly_once
 from penstock.client.producing.deliveries import Delivery
 from penstock.client.producing.producer import Producer
+from penstock.client.queues.job import Job
+from penstock.client.queues.queue import Queue
 
-__all__ = ["Admin", "Consumer", "Delivery", "Producer", "exactly_once"]
+__all__ = ["Admin", "Consumer", "Delivery", "Job", "Producer", "Queue", "exactly_once"]

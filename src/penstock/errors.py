@@ -22,6 +22,7 @@
       Fenced               another client took over the identity of this one
       TransactionAborted   no record of the transaction will be read; repeat it     retriable
       CommitFailed         the group has rebalanced: other members own the partitions now
+      LockLost             another worker may have the job: its lock is over
       NoOffset             there is no position to read from, and no reset policy to find one
         OutsideLog         a range is no longer, or not yet, in the log; has the log's bounds
 
@@ -46,6 +47,7 @@ from penstock.client.errors import (
     DeadlineExceeded,
     DeliveryTimedOut,
     Fenced,
+    LockLost,
     NoOffset,
     NotKafka,
     OptionError,
@@ -76,6 +78,7 @@ __all__ = [
     "DeserializationFailed",
     "ErrorCode",
     "Fenced",
+    "LockLost",
     "NoOffset",
     "NotKafka",
     "OptionError",

@@ -374,3 +374,5 @@ class Env:
     """Holds the keys of encrypted topics; None if this node can have none."""
     handshakes: Executor | None = None
     """Computes the TLS handshakes of listeners; None: `executor`."""
+    matching: Executor | None = None
+    """Matches topics with the regular expressions of consumer groups; None: `executor`."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from penstock.broker.dispatch import HANDLED
+from penstock.broker.handled_apis import CONSUMER_GROUP_APIS, HANDLED, SHARE_GROUP_APIS
 from penstock.metadata.configs import TOPIC_CONFIGS
 from penstock.records.batch import Codec
 from penstock.records.record import Record, build_batch
@@ -111,6 +111,8 @@ def _named(name: str) -> MetadataRequest.Topic:
     return MetadataRequest.Topic(name=name)
 
 
+EVERY_API = frozenset({*HANDLED, *CONSUMER_GROUP_APIS, *SHARE_GROUP_APIS})
+"""With the APIs that a setting turns on."""
 SERVED_COPIES = 6
 """Requests that are served occur this many times as often as those that are refused at once."""
 
@@ -123,7 +125,7 @@ def corpus(known: Known, seed: int, per_version: int) -> list[bytes]:
     for key in ApiKey:
         name = f"{key.api_name}Request"
         for version in versions(name):
-            served = key in HANDLED and SUPPORTED[key].served.cover(version)
+            served = key in EVERY_API and SUPPORTED[key].served.cover(version)
             for number in range(per_version * (SERVED_COPIES if served else 1)):
                 request = sample(name, version, seed * 1_000 + number)
                 assert isinstance(request, Request)
@@ -146,6 +148,11 @@ class _Planter:
         small, epoch = (lambda: between(0, 2)), (lambda: choice((-1, 0, 1)))
         self._values: dict[str, Callable[[], Any]] = {
             **dict.fromkeys(("name", "topic", "topic_name", "topic_names", "resource_name"), topic),
+            "subscribed_topic_names": topic,
+            "subscribed_topic_regex": lambda: choice((None, "", ".*", "fuzz.*", "[", "(a|b)+")),
+            "server_assignor": lambda: choice((None, "uniform", "range", "none")),
+            "group_ids": group,
+            "member_epoch": lambda: choice((-2, -1, 0, 0, 0, 1, 2, 5)),
             **dict.fromkeys(
                 ("group_id", "key", "coordinator_keys", "groups", "groups_names"), group
             ),
@@ -154,7 +161,14 @@ class _Planter:
             **dict.fromkeys(("partition_indexes", "num_partitions", "generation_id"), small),
             **dict.fromkeys(("current_leader_epoch", "leader_epoch", "last_fetched_epoch"), epoch),
             **dict.fromkeys(("replica_id", "producer_epoch"), epoch),
-            "session_epoch": lambda: choice((-1, 0, 1, 1, 2, 3)),
+            **dict.fromkeys(
+                ("session_epoch", "share_session_epoch"), lambda: choice((-1, 0, 1, 1, 2, 3))
+            ),
+            **dict.fromkeys(
+                ("first_offset", "last_offset", "start_offset"), lambda: between(-1, 9)
+            ),
+            "acknowledge_types": lambda: between(-1, 5),
+            "share_acquire_mode": lambda: between(0, 2),
             **dict.fromkeys(("timeout_ms", "max_wait_ms"), lambda: choice((0, 1, 5))),
             **dict.fromkeys(("fetch_offset", "offset", "timestamp"), lambda: between(-2, 40)),
             **dict.fromkeys(

@@ -76,7 +76,11 @@ same one again, because sessions have state.
 """
 MEMORY_SAMPLED = 50
 HANG_S = 60
-SETTINGS = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "0"}
+SETTINGS = {
+    "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.assignment.interval.ms": "0",
+}
 
 
 @dataclass

@@ -205,6 +205,7 @@ def internal_replicas(brokers: int) -> dict[str, str]:
         "offsets.topic.replication.factor": factor,
         "transaction.state.log.replication.factor": factor,
         "audit.topic.replication.factor": factor,
+        "share.coordinator.state.topic.replication.factor": factor,
     }
 
 

@@ -10,6 +10,10 @@ from penstock.net.session import Session
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     InitProducerIdRequest,
@@ -28,6 +32,8 @@ from .harness import BrokerHarness, HarnessPeer, open_harness
 from .loop_blocking import R, at_best, check, counted_executor, metered, occupation, piece_of_work_s
 
 MEMBERS = 1_000
+PARTITIONS = 2_000
+DESCRIBED = ConsumerGroupDescribeResponse
 TRANSACTIONS = 20_000
 VERSION = 3
 DEADLINE_S = 300.0
@@ -39,12 +45,14 @@ SETTINGS = {
 }
 
 
-async def exchange(session: Session, request: Request, response: type[R]) -> R:
-    frame = memoryview(bytearray(b"".join(encode_request(request, VERSION, 1, "harness"))))[4:]
+async def exchange(
+    session: Session, request: Request, response: type[R], version: int = VERSION
+) -> R:
+    frame = memoryview(bytearray(b"".join(encode_request(request, version, 1, "harness"))))[4:]
     answer = session.on_frame(frame)
     parts = await answer if isinstance(answer, asyncio.Future) else answer
     assert parts is not None
-    return decode_response(response, memoryview(b"".join(in_memory(parts)))[4:], VERSION)[1]
+    return decode_response(response, memoryview(b"".join(in_memory(parts)))[4:], version)[1]
 
 
 async def rebalance(harness: BrokerHarness, group: str, members: int) -> None:
@@ -112,5 +120,62 @@ def test_a_rebalance_of_a_thousand_members_does_not_block_the_event_loop(tmp_pat
                 with metered() as meter:
                     await rebalance(harness, "large", MEMBERS)
                 check(meter, before_s)
+
+    at_best(run_case, tmp_path)
+
+
+def heartbeat(number: int, epoch: int, topics: list[str] | None) -> ConsumerGroupHeartbeatRequest:
+    """A heartbeat of a member. It joins if it names topics."""
+    request = ConsumerGroupHeartbeatRequest("large", f"member-{number}", epoch)
+    if topics is not None:
+        request.rebalance_timeout_ms = SESSION_MS
+        request.subscribed_topic_names = topics
+        request.topic_partitions = []
+    return request
+
+
+async def beat(harness: BrokerHarness, requests: list[ConsumerGroupHeartbeatRequest]) -> list[int]:
+    """Sends heartbeats, each over a connection of its own, and returns the epochs."""
+    sessions = [harness.broker.server.new_session(HarnessPeer()) for _ in requests]
+    answers = await asyncio.gather(
+        *[
+            exchange(session, request, ConsumerGroupHeartbeatResponse, 1)
+            for session, request in zip(sessions, requests, strict=True)
+        ]
+    )
+    assert {each.error_code for each in answers} == {ErrorCode.NONE}
+    return [each.member_epoch for each in answers]
+
+
+def test_a_consumer_group_of_a_thousand_members_does_not_block_the_event_loop(
+    tmp_path: Path,
+) -> None:
+    """All join together, and get partitions with their next heartbeats. Then one of them leaves,
+    and the group is described."""
+
+    async def run_case(folder: Path) -> None:
+        with counted_executor():
+            async with asyncio.timeout(DEADLINE_S), open_harness(folder, kafka=SETTINGS) as harness:
+                await harness.create("orders", PARTITIONS)
+                await find_coordinator(harness)
+                await rebalance(harness, "first", 2)
+                first = [heartbeat(0, 0, ["orders"])]
+                await beat(harness, first)
+                before_s = piece_of_work_s()
+                with metered() as meter:
+                    joins = [heartbeat(number, 0, ["orders"]) for number in range(1, MEMBERS)]
+                    epochs = await beat(harness, joins)
+                    stays = [
+                        heartbeat(number, epoch, None) for number, epoch in enumerate(epochs, 1)
+                    ]
+                    await beat(harness, stays)
+                    await beat(harness, [heartbeat(1, -1, None)])
+                check(meter, before_s)
+                before_s = piece_of_work_s()
+                answer, meter = await occupation(
+                    harness, ConsumerGroupDescribeRequest(["large"]), 1, DESCRIBED
+                )
+                check(meter, before_s)
+                assert len(answer.groups[0].members) == MEMBERS - 1
 
     at_best(run_case, tmp_path)

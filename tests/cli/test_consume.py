@@ -13,7 +13,7 @@ from client.fake_broker import FakeBroker
 from client.fake_model import Log
 from penstock.cli.consume_format import RawRecord, compile_format
 from penstock.cli.output import Shown
-from penstock.cli.times import parse_time_ms
+from penstock.client.times import parse_time_ms
 from penstock.records.record import Record, build_batch
 
 PROGRAM = (sys.executable, "-m", "penstock.cli.main")

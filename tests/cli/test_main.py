@@ -60,6 +60,7 @@ def test_help_has_examples_and_every_command(capsys: pytest.CaptureFixture[str])
         *(("log", name) for name in ("dump", "verify")),
         *(("topic", name) for name in ("create", "list", "describe", "alter", "delete")),
         *(("group", name) for name in ("list", "describe", "reset-offsets", "delete")),
+        *(("queue", name) for name in ("put", "take", "peek", "stats", "drain", "redrive")),
         *(("txn", name) for name in ("list", "describe", "abort")),
         *((name,) for name in ("up", "broker", "status", "produce", "consume")),
     ):

@@ -182,6 +182,10 @@ def test_a_flow_of_a_project_begins_again_in_any_storage(
     assert "sessions: begins again without its checkpoint" in again.out
     shared = cli("pipeline", "deploy", name, "--name", f"{name}-2", "--storage", f"{storage}/")
     assert f"the storage of {name}: give each pipeline its own" in shared.err
+    same = cli(
+        "pipeline", "deploy", name, "--name", f"{name}-2", "--storage", f"s3://TABLES//{name}"
+    )
+    assert f"the storage of {name}: give each pipeline its own" in same.err
 
 
 def test_start_stop_restart_and_delete(

@@ -105,6 +105,21 @@ def test_arguments_after_two_hyphens_are_passed_on_to_pytest(
     assert penstock("pipeline", "test", "--", "-q", "-k", "bad").code == 1
 
 
+def test_the_settings_of_a_project_around_it_do_not_apply(
+    penstock: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a clone of Penstock, whose settings need plugins of pytest."""
+    monkeypatch.setattr(project_tests, "check_spark", lambda: None)
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = --strict-config\nno_such_option = 1\n"
+    )
+    make_project(tmp_path, "views", "b:1")
+    (tmp_path / "views/tests/test_pipeline.py").write_text("def test_good():\n    pass\n")
+    assert penstock("pipeline", "test", "views", "--", "-q").code == 0
+    (tmp_path / "views/pytest.ini").unlink()
+    assert penstock("pipeline", "test", "views", "--", "-q").code != 0
+
+
 def test_a_project_without_tests_is_reported(penstock: Runner, tmp_path: Path) -> None:
     make_project(tmp_path, "views", "b:1")
     (tmp_path / "views/tests/test_pipeline.py").unlink()

@@ -44,6 +44,28 @@ def test_lines_become_values(fake: FakeBroker, penstock: Runner, tmp_path: Path)
     assert "records/s" in ended.err
 
 
+def test_headers_are_given_to_each_record(
+    fake: FakeBroker, penstock: Runner, tmp_path: Path
+) -> None:
+    """After those that a JSON line has. A value may contain the sign, or be empty."""
+    path = given(tmp_path, "one\ntwo\n" * 200)
+    arguments = ("--header", "a=b=c", "--header", "empty=")
+    assert penstock("produce", "orders", "--file", path, *arguments).code == 0
+    assert {record.headers for record in sent(fake)} == {(("a", b"b=c"), ("empty", b""))}
+    path = given(tmp_path, '{"value": "x", "headers": {"own": "1"}}')
+    assert penstock("produce", "orders", "--file", path, "--json-lines", *arguments).code == 0
+    assert sent(fake)[-1].headers == (("own", b"1"), ("a", b"b=c"), ("empty", b""))
+
+
+@pytest.mark.parametrize("text", ["name", "=value"])
+def test_a_header_without_a_name_or_a_value_is_refused(
+    text: str, penstock: Runner, tmp_path: Path
+) -> None:
+    ended = penstock("produce", "orders", "--file", given(tmp_path, "x"), "--header", text)
+    assert ended.code != 0
+    assert "such as --header origin=web" in ended.err
+
+
 def test_standard_input_is_read_to_its_end(fake: FakeBroker) -> None:
     """Through a pipe, the most common use."""
     result = subprocess.run(

@@ -13,7 +13,7 @@ from cli.conftest import Runner
 from cli.test_live import cluster
 from cli.test_secure import allow, options, send
 from penstock import Admin
-from penstock.cli.times import parse_duration_ms
+from penstock.client.times import parse_duration_ms
 from penstock.errors import AuthenticationFailed, BrokerError
 from penstock.security.acls import AclOperation, ResourceType
 from penstock.wire.errors import ErrorCode

@@ -31,6 +31,7 @@ def internal_replicas(count: int) -> dict[str, str]:
     return {
         "offsets.topic.replication.factor": str(count),
         "transaction.state.log.replication.factor": str(count),
+        "share.coordinator.state.topic.replication.factor": str(count),
         "audit.topic.replication.factor": str(count),
     }
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ def workers(data: Path) -> list[int]:
             continue
         if str(data / "worker").encode() in words:
             found.append(process.pid)
+    return found
+
+
+def commands(session: int) -> list[str]:
+    """Returns the programs of a session."""
+    found = []
+    for process in processes():
+        if process.session == session:
+            with suppress(OSError):
+                words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+                found.append(words[0].decode())
     return found
 
 
@@ -55,7 +67,7 @@ def test_up_starts_a_worker_that_ends_with_it(tmp_path: Path, brokers: str) -> N
         with urllib.request.urlopen(found[1], timeout=WAIT_S) as answer:
             assert b"penstock_worker_pipelines 0.0" in answer.read()
         (worker,) = workers(data)
-        assert not [each for each in processes() if each.session == worker and each.pid != worker]
+        assert not [each for each in commands(worker) if "java" in each]
         process.terminate()
         _, told = process.communicate(timeout=WAIT_S)
         assert process.returncode == 0

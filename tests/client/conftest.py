@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from client.fake_broker import FakeBroker
-from client.live_broker import live_broker, own_broker
+from client.live_broker import consumer_groups_broker, live_broker, own_broker
 
-__all__ = ["live_broker", "own_broker"]
+__all__ = ["consumer_groups_broker", "live_broker", "own_broker"]
 
 
 @pytest.fixture

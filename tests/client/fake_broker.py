@@ -18,6 +18,7 @@ from typing import Any, Self
 from client import fake_model, fake_refusals
 from client.fake_sasl import VERSIONS as SASL_VERSIONS
 from client.fake_sasl import FakeSasl
+from penstock.broker.handled_apis import CONSUMER_GROUP_APIS, SHARE_GROUP_APIS
 from penstock.net.sockets import close_server
 from penstock.wire.api import SUPPORTED, ApiKey
 from penstock.wire.codec import (
@@ -44,8 +45,8 @@ GARBAGE = "garbage"
 Step = str | ErrorCode | Response | Callable[[Any], Response]
 
 
-_PREVIEW = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE)
-"""Brokers serve them only if they are switched on."""
+_LEFT_OUT = frozenset({*CONSUMER_GROUP_APIS, *SHARE_GROUP_APIS})
+"""Brokers serve them only if their settings say so. The model of this broker has none of them."""
 
 
 class FakeBroker:
@@ -62,7 +63,7 @@ class FakeBroker:
         self.versions = {
             key: Versions(known.serve_min, known.max_version)
             for key, known in SUPPORTED.items()
-            if key not in _PREVIEW and key not in SASL_VERSIONS
+            if key not in _LEFT_OUT and key not in SASL_VERSIONS
         }
         self.sasl = sasl
         self._tls = tls

@@ -26,3 +26,20 @@ def live_broker(penstock_broker: Broker) -> Broker:
 def own_broker(penstock_broker_settings: Mapping[str, str]) -> Iterator[Broker]:
     with Broker(penstock_broker_settings) as broker:
         yield broker
+
+
+CONSUMER_GROUPS = {
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "100",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.assignment.interval.ms": "0",
+}
+"""Settings with which consumer groups of the new protocol move fast."""
+
+
+@pytest.fixture(scope="package")
+def consumer_groups_broker() -> Iterator[Broker]:
+    """A broker that serves the new protocol, for all tests of a package. They must not stop it."""
+    with Broker(CONSUMER_GROUPS) as broker:
+        yield broker

@@ -135,6 +135,22 @@ def test_two_redrives_at_once_send_nothing_twice(live_broker: Broker) -> None:
     assert sorted(values) == sorted(b"%d" % n for n in range(1_200))
 
 
+def test_dead_letters_of_share_groups_are_understood() -> None:
+    """The names of KIP-1191. They are removed when a record is sent back."""
+    headers = (
+        ("own", b"1"),
+        ("__dlq.errors.topic", b"jobs"),
+        ("__dlq.errors.partition", b"2"),
+        ("__dlq.errors.offset", b"7"),
+        ("__dlq.errors.group", b"workers"),
+        ("__dlq.errors.delivery.count", b"5"),
+        ("__dlq.errors.message", b"limit reached"),
+    )
+    found = read_dead_letter(Record("dead", 0, 0, 0, None, b"", headers))
+    assert (found.topic, found.partition, found.error) == ("jobs", 2, "limit reached")
+    assert found.headers == (("own", b"1"),)
+
+
 @pytest.mark.parametrize("number", [b"", b"-1", b"\xff", b"1" * 40, "²".encode()])
 def test_bad_headers_do_no_harm(number: bytes) -> None:
     headers = ((names.PARTITION, number), (names.TIMESTAMP, number), (REDRIVEN, number))

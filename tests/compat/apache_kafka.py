@@ -26,6 +26,8 @@ from penstock.wire.messages import (
 )
 
 VERSION = "4.0.0"
+SHARE_VERSION = "4.3.1"
+"""A version whose share groups are ready for use, and on by default."""
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 READY_S = 150.0
 """For a JVM on a busy machine; on a quiet one it takes four seconds."""
@@ -53,6 +55,7 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "4",
     "broker.heartbeat.interval.ms": "200",
     "group.initial.rebalance.delay.ms": "0",
     # Records of tests are years old; they must not expire during a test.
@@ -69,13 +72,14 @@ class ApacheKafka(Broker):
         self,
         settings: Mapping[str, str] | None = None,
         features: Mapping[str, int] | None = None,
+        version: str = VERSION,
     ) -> None:
         super().__init__()
         self.features = [f"{name}={level}" for name, level in (features or {}).items()]
         # A node that restarts is accepted when the session of its previous run has expired.
         session = {"broker.session.timeout.ms": f"{patient(2_000):.0f}"}
         self.settings = {**SETTINGS, **session, **(settings or {})}
-        self.class_path = java_class_path(VERSION, "kafka_2.13")
+        self.class_path = java_class_path(version, "kafka_2.13")
         self.java = tool("java", "install a JDK")
         tool("javac", "install a JDK: a JRE cannot run the program that starts Kafka")
         self._controller_port = free_port(self._random)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock import Admin
+from penstock import Admin, Consumer
 from penstock.client.errors import BrokerError
 from penstock.runtime import SystemClock
 from penstock.spark.deployments import topics
@@ -16,6 +16,7 @@ from penstock.spark.deployments.model import (
     Status,
     Version,
     WorkerStatus,
+    decode,
     encode,
 )
 from penstock.wire.errors import ErrorCode
@@ -60,6 +61,21 @@ def flow(name: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def definition(bootstrap: str, name: str) -> Deployment | None:
+    """Returns the last committed definition of a deployment."""
+    with Consumer(bootstrap, isolation_level="read_committed") as consumer:
+        rows = consumer.read_table(topics.DEFINITIONS).to_pylist()
+    found = [row["value"] for row in rows if row["key"] == topics.deployment_key(name)]
+    return decode(Deployment, found[-1]) if found else None
+
+
+def history(bootstrap: str, name: str) -> list[Event]:
+    with Consumer(bootstrap, isolation_level="read_committed") as consumer:
+        rows = consumer.read_table(topics.HISTORY).to_pylist()
+    events = [decode(Event, row["value"]) for row in rows]
+    return [event for event in events if event is not None and event.name == name]
+
+
 class FakeWorker:
     """Keeps one deployment as a worker would see it."""
 
@@ -81,9 +97,12 @@ class FakeWorker:
             deployed_ms=self.now_ms(), deployed_by="ann", note=f"note {version}",
         )  # fmt: skip
         self._write(topics.DEFINITIONS, encode(found), key=topics.version_key(self.name, version))
-        made = Deployment(self.name, version, version, **fields)
-        self._write(topics.DEFINITIONS, encode(made), key=topics.deployment_key(self.name))
+        self.define(Deployment(self.name, version, version, **fields))
         self.tell("deployed", f"version {version}", version=version, by="ann")
+
+    def define(self, deployment: Deployment) -> None:
+        """Writes the deployment as it is to be."""
+        self._write(topics.DEFINITIONS, encode(deployment), key=topics.deployment_key(self.name))
 
     def report(self, state: str = "RUNNING", **fields: Any) -> None:
         """Writes the status of the pipeline and of the worker."""

@@ -36,6 +36,9 @@ def brokers(directory: Path, count: int) -> Iterator[list[Broker]]:
                 "store": str(directory / "metadata.db"),
                 "offsets.topic.replication.factor": "1",
                 "offsets.topic.num.partitions": "2",
+                "share.coordinator.state.topic.num.partitions": "1",
+                "share.coordinator.state.topic.replication.factor": str(count),
+                "share.coordinator.state.topic.min.isr": "1",
                 "num.partitions": "1",
                 # Some tests write records with old timestamps, which retention would delete.
                 "log.retention.check.interval.ms": "86400000",

@@ -10,19 +10,25 @@ from penstock.console.deployment_records import (
     NO_REPORTS,
     PROBLEMS_MAX,
     DeploymentRecords,
+    backfills_of,
     described_schedule,
     flows_of,
     graph_of,
+    recompute_of,
 )
 from penstock.spark.deployments import topics
 from penstock.spark.deployments.model import (
+    BackfillStatus,
     Deployment,
     Event,
+    KeptGeneration,
+    Recompute,
     Schedule,
     Status,
     WorkerStatus,
     encode,
 )
+from penstock.spark.stream_position import BackfillRequest
 
 NOW_MS = 1_800_000_000_000
 
@@ -172,3 +178,29 @@ def test_schedules_are_described() -> None:
     assert told(Schedule(continuous=True)) == "continuous"
     assert told(Schedule(every_s=600)) == "every 600 s"
     assert told(Schedule(cron="0 * * * *")) == "at 0 * * * * (UTC)"
+
+
+def test_the_progress_of_a_recompute_has_fields_of_the_right_types() -> None:
+    """What a worker reported of an earlier one is left out."""
+    deployment = Deployment("a", 1, 1, recompute=Recompute(7, 2, ["t"], "manual"), generations=7)
+    odd = {"generation": 7, "stage": [], "caught_up": "yes", "lag": "many", "error": None}
+    found = recompute_of(deployment, None, Status("a", "RUNNING", 1, 1, recompute=odd))
+    assert found["tables"] is found["kept"] is None
+    shown = found["recompute"]
+    assert (shown["version"], shown["tables"], shown["swap"]) == (2, ["t"], "manual")
+    assert (shown["stage"], shown["caught_up"], shown["lag"]) == ("[]", False, None)
+    earlier = Status("a", "RUNNING", 1, 1, recompute={"generation": 6, "lag": 5})
+    shown = recompute_of(deployment, None, earlier)["recompute"]
+    assert (shown["stage"], shown["lag"]) == ("waiting for a worker", None)
+    kept = Deployment("a", 1, 1, kept=KeptGeneration(0, 1, 9, 10), generation=7, generations=7)
+    assert recompute_of(kept, None, None)["kept"]["until_ms"] == 10
+
+
+def test_backfills_are_listed_with_the_newest_first() -> None:
+    requests = [BackfillRequest(number, "f", {"t": {"0": [[0, 8]]}}) for number in (3, 5)]
+    view = {"name": "f", "backfill": {"id": 5, "per_s": "fast", "left_s": 2}}
+    done = [BackfillStatus("f", 5, "RUNNING", 4, 8)]
+    status = Status("a", "RUNNING", 1, 1, run={"flows": [view]}, backfills=done)
+    found = backfills_of(Deployment("a", 1, 1, backfills=requests), status)
+    assert [(each["id"], each["state"]) for each in found] == [(5, "RUNNING"), (3, "ENDED")]
+    assert (found[0]["done"], found[0]["per_s"], found[0]["left_s"]) == (4, None, 2.0)

@@ -125,9 +125,10 @@ def test_requests_that_are_not_valid_are_refused(secured: Secured) -> None:
         visitor = signed_in(url, "admin", secured.admin_password)
         eventually(lambda: visitor.get("/api/pipelines").json["deployments"], 60)
         wrong = visitor.post("/api/change/deployment/views", {"action": "explode"})
-        assert (wrong.status, wrong.error) == (
-            400,
-            "the action must be one of start, stop, restart, rollback, not 'explode'",
+        assert wrong.status == 400
+        assert wrong.error == (
+            "the action must be one of start, stop, restart, rollback, backfill, cancel-backfill, "
+            "recompute, cancel-recompute, swap, swap-back, not 'explode'"
         )
         wrong = visitor.post("/api/change/deployment/views", {"action": "rollback", "version": 9})
         assert wrong.status == 404 and "has no version 9" in wrong.error

@@ -33,6 +33,8 @@ class World:
         self.batch_bytes_max = 1 << 20
         self.ticks_ms = 0
         self.log: list[LogRecord] = []
+        self.batch_ends: list[int] = []
+        """How many records the log has after each of its batches."""
         self.waiting: deque[Append] = deque()
         self.timers: dict[TimerKey, int] = {}
         self.replies: dict[Token, Response] = {}
@@ -84,6 +86,7 @@ class World:
             for record in append.records:
                 self.log.append(record)
                 self.on_log(record)
+            self.batch_ends.append(len(self.log))
             effects = self.shard.on_committed(append.append_id, self.now)
         self.carry_out(effects)
 

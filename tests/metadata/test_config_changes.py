@@ -256,3 +256,40 @@ def test_resources_that_cannot_be_altered_are_refused(cluster: Cluster) -> None:
                 cluster.image, resource_type, name, [ConfigEdit(config[0], SET, config[1])]
             )
         assert caught.value.code is code
+
+
+@pytest.mark.parametrize(
+    ("name", "refused", "accepted"),
+    [
+        ("consumer.session.timeout.ms", ("44999", "60001"), ("45000", "60000")),
+        ("consumer.heartbeat.interval.ms", ("4999", "15001"), ("5000", "15000")),
+        ("consumer.assignment.interval.ms", ("-1", "15001"), ("0", "15000")),
+    ],
+)
+def test_configs_of_groups_have_the_bounds_that_brokers_set(
+    cluster: Cluster, name: str, refused: tuple[str, ...], accepted: tuple[str, ...]
+) -> None:
+    for text in refused:
+        edit = ConfigEdit(name, SET, text)
+        with pytest.raises(KafkaError) as caught:
+            incremental_alter_configs(cluster.image, ResourceType.GROUP, "g", [edit])
+        assert caught.value.code is ErrorCode.INVALID_CONFIG
+    for text in accepted:
+        edit = ConfigEdit(name, SET, text)
+        incremental_alter_configs(cluster.image, ResourceType.GROUP, "g", [edit])
+    other = name.removeprefix("consumer.")
+    static = {f"group.consumer.max.{other}": "70000"}
+    edit = ConfigEdit(name, SET, "44999" if "session" not in name else "70000")
+    incremental_alter_configs(cluster.image, ResourceType.GROUP, "g", [edit], static)
+
+
+def test_a_group_sends_heartbeats_more_often_than_its_sessions_end(cluster: Cluster) -> None:
+    edits = [
+        ConfigEdit("consumer.session.timeout.ms", SET, "45000"),
+        ConfigEdit("consumer.heartbeat.interval.ms", SET, "45000"),
+    ]
+    static = {"group.consumer.max.heartbeat.interval.ms": "60000"}
+    with pytest.raises(KafkaError) as caught:
+        incremental_alter_configs(cluster.image, ResourceType.GROUP, "g", edits, static)
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+    assert "less than the timeout" in (caught.value.message or "")

@@ -16,9 +16,11 @@ from functools import cache
 from pathlib import Path
 
 from penstock.broker.config import BrokerConfig
+from penstock.metadata import group_configs, share_group_configs
 from penstock.metadata.broker_configs import BROKER_CONFIGS, CORDONED
 from penstock.metadata.config_types import Definition
 from penstock.metadata.configs import TOPIC_CONFIGS, TopicSettings
+from penstock.metadata.group_configs import GROUP_CONFIGS
 from penstock.metadata.kafka_only_configs import KAFKA_ONLY_CONFIGS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "penstock"
@@ -104,10 +106,12 @@ def unread_broker_settings(trees: tuple[ast.Module, ...]) -> list[str]:
     read = {name for tree in trees for name in names_read(tree)}
     read |= names_of_listeners() & {"listeners", "advertised.listeners"}
     of_topics = {synonym.name for each in TOPIC_CONFIGS.values() for synonym in each.synonyms}
+    of_groups = {f"group.{name}" for name in GROUP_CONFIGS}
     return [
         name
         for name, definition in BROKER_CONFIGS.items()
-        if name not in read | of_topics and not (definition.no_effect or definition.set_by)
+        if name not in read | of_topics | of_groups
+        and not (definition.no_effect or definition.set_by)
     ]
 
 
@@ -122,6 +126,16 @@ def unread_topic_settings(trees: tuple[ast.Module, ...]) -> list[str]:
 
 def test_every_broker_setting_is_read_or_documented_as_without_effect() -> None:
     assert sorted(set(unread_broker_settings(broker_trees())) - LATER.keys()) == []
+
+
+def test_every_config_of_share_groups_is_used_by_the_broker() -> None:
+    """A constant of its name is used in `broker.coordinators.share_settings`."""
+    path = SOURCE / "broker" / "coordinators" / "share_settings.py"
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    used = {each.id for each in nodes if isinstance(each, ast.Name)}
+    tables = {**vars(group_configs), **vars(share_group_configs)}
+    read = {str(tables[name]) for name in used if name.startswith("SHARE_") and name in tables}
+    assert sorted(name for name in GROUP_CONFIGS if "share." in name and name not in read) == []
 
 
 def test_every_setting_of_listeners_is_read_by_them() -> None:

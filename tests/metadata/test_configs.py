@@ -230,6 +230,16 @@ def test_reading_a_config_as_the_wrong_type_raises_type_error() -> None:
         layers.text_value("num.partitions")
 
 
+def test_brokers_always_serve_classic_groups() -> None:
+    """share and streams are in configs of Kafka, and change nothing."""
+    name = "group.coordinator.rebalance.protocols"
+    assert BrokerConfigs({}).value(name) == ("classic", "consumer")
+    assert BrokerConfigs({name: "classic,consumer,streams,share"}).value(name)
+    for wrong in ("consumer", "classic,other", "classic,classic"):
+        with pytest.raises(ValueError, match=r"group\.coordinator\.rebalance\.protocols"):
+            BrokerConfigs({name: wrong})
+
+
 @pytest.mark.parametrize("static", [{"num.partition": "3"}, {"num.partitions": "0"}])
 def test_the_config_file_is_validated_too(static: dict[str, str]) -> None:
     """The broker does not start with it, and says what is wrong."""

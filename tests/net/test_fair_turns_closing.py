@@ -121,7 +121,7 @@ async def test_a_connection_that_cannot_go_on_does_not_keep_others_waiting(
     assert waiting > 5
     await emptied(turns)
     assert len(went_on) == waiting - 1
-    assert "could not be read on" in caplog.text
+    assert "could not continue to read from" in caplog.text
 
 
 @pytest.mark.parametrize("seed", range(20))

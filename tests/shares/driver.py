@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from penstock.coordination.effects import LogRecord, Now, SetTimer
+from penstock.shares.carried_locks import CarriedLocks
 from penstock.shares.events import (
     AckBatch,
     Acknowledge,
@@ -18,7 +19,9 @@ from penstock.shares.events import (
     Event,
     LogBatch,
     LogStartMoved,
+    ProducerIdTaken,
     ReleaseMember,
+    TakeProducerId,
     TimerFired,
     WakeFetches,
     Write,
@@ -26,16 +29,22 @@ from penstock.shares.events import (
     WriteDeadLetters,
     WriteFailed,
 )
-from penstock.shares.formats import decode, delta_record, replay, snapshot_record
+from penstock.shares.formats import Entry, Snapshot, decode, record_of
 from penstock.shares.image import ShareImage
 from penstock.shares.settings import ShareSettings
 from penstock.shares.share_partition import SharePartition
+from penstock.shares.state_port import SharePartitionId
 from penstock.shares.states import AckType, AcquireMode
+from penstock.shares.stored_states import StoredStates
 from penstock.wire.errors import ErrorCode
 
-GROUP = "jobs"
+JOBS = SharePartitionId("jobs", bytes(16), 0)
 WALL_AHEAD_MS = 1_000_000
 ALL = 1_000_000
+
+
+def snapshot_record(image: ShareImage) -> LogRecord:
+    return record_of(Entry(JOBS, Snapshot(image)))
 
 
 class Driver:
@@ -55,13 +64,17 @@ class Driver:
         self.log_end = start
         self.writes: list[Write] = []
         self.letters: list[WriteDeadLetters] = []
+        self.producer_ids = 0
+        """How many were taken."""
         self.answers: dict[object, ErrorCode] = {}
         self.ranges: dict[object, tuple[AcquiredRange, ...]] = {}
         self.timer_ms: int | None = None
         self.wakes = 0
+        self.carried: CarriedLocks | None = None
+        """What the next leader knows of the one before it."""
         self._tokens = count()
         image = ShareImage.starting_at(start)
-        self.state_log: list[LogRecord] = [snapshot_record(GROUP, image)]
+        self.state_log: list[LogRecord] = [snapshot_record(image)]
         self.machine = SharePartition(self.settings, image, self.now)
 
     @property
@@ -154,7 +167,7 @@ class Driver:
     def commit(self) -> None:
         """Commits the oldest write."""
         write = self.writes.pop(0)
-        self.state_log.append(delta_record(GROUP, write.delta))
+        self.state_log.append(record_of(Entry(JOBS, write.delta)))
         self.handle(WriteCommitted(write.write_id))
 
     def fail(self, error: ErrorCode = ErrorCode.NOT_ENOUGH_REPLICAS) -> None:
@@ -177,6 +190,9 @@ class Driver:
                     self.writes.append(effect)
                 case WriteDeadLetters():
                     self.letters.append(effect)
+                case TakeProducerId():
+                    self.producer_ids += 1
+                    self.handle(ProducerIdTaken(self.producer_ids))
                 case WakeFetches():
                     self.wakes += 1
                 case SetTimer():
@@ -187,21 +203,35 @@ class Driver:
     # Failover
 
     def replayed(self) -> ShareImage:
-        images: dict[str, ShareImage] = {}
-        for record in self.state_log:
-            replay(images, decode(record))
-        return images[GROUP]
+        states = StoredStates()
+        for offset, record in enumerate(self.state_log):
+            states.apply(decode(record), offset)
+        state = states.get(JOBS)
+        assert state is not None
+        return state.image
 
     def fail_over(self, *, written: int = 0, truncate_to: int | None = None) -> None:
         """Another leader loads the state log, which has the first `written` writes under way."""
-        self.state_log += [delta_record(GROUP, write.delta) for write in self.writes[:written]]
+        self.state_log += [record_of(Entry(JOBS, write.delta)) for write in self.writes[:written]]
         self.writes.clear()
         self.letters.clear()
         self.timer_ms = None
         image = self.replayed()
         if truncate_to is not None:
             image.truncate(truncate_to)
-            self.state_log.append(snapshot_record(GROUP, image))
+            self.state_log.append(snapshot_record(image))
         self.machine = SharePartition(self.settings, image, self.now)
+        if self.carried is not None:
+            self.machine.put_back(self.carried)
+            self.carried = None
         self._carry_out(self.machine.on_loaded(self.now))
         self.machine.verify()
+
+    def load_again(self, *, written: int = 0, ends: str = "") -> None:
+        """The leader reads the state log again, which has the first `written` writes under way.
+
+        `ends` is a member whose session has ended meanwhile.
+        """
+        locks = self.machine.locks
+        self.carried = locks.ended(ends, self.ticks_ms) if ends else locks
+        self.fail_over(written=written)

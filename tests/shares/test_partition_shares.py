@@ -1,10 +1,10 @@
-"""All share groups of one partition, with their state log."""
+"""The share partitions of one partition, whose state is stored elsewhere."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.coordination.effects import Append, LogRecord, Now
+from penstock.coordination.effects import Now
 from penstock.shares.events import (
     AckBatch,
     Acknowledge,
@@ -16,11 +16,9 @@ from penstock.shares.events import (
     ReleaseMember,
 )
 from penstock.shares.events import Effect as ShareEffect
-from penstock.shares.formats import decode, replay
 from penstock.shares.image import ShareImage
-from penstock.shares.partition_shares import Effect, GroupEffect, PartitionShares
+from penstock.shares.partition_shares import Effect, GroupEffect, PartitionShares, Store
 from penstock.shares.settings import ShareSettings
-from penstock.shares.state_writer import FlushSoon, ResetDone, StoredGroup, WriterSettings
 from penstock.wire.errors import ErrorCode, KafkaError
 
 NOW = Now(1000, 2_000_000)
@@ -28,54 +26,40 @@ LOG = tuple(LogBatch(first, first + 9, 0) for first in range(0, 100, 10))
 
 
 class Leader:
-    """A leader with its state log. With `holds_appends`, the test commits them."""
+    """A leader and what is stored. With `holds_writes`, the test reports their outcomes."""
 
-    def __init__(self) -> None:
-        self.state_log: list[LogRecord] = []
-        self.appends: list[Append] = []
-        self.holds_appends = False
-        self.seen: list[Effect] = []
-        self.load()
+    def __init__(self, *groups: str) -> None:
+        self.images = {group: ShareImage.starting_at(0) for group in groups}
+        self.shares = PartitionShares(0)
+        self.stores: list[Store] = []
+        self.holds_writes = False
+        self.seen: list[ShareEffect] = []
 
-    def load(self) -> None:
-        """Another leader takes over: what is not in the state log is lost."""
-        images: dict[str, ShareImage] = {}
-        for record in self.state_log:
-            replay(images, decode(record))
-        groups = {name: StoredGroup(image, 0) for name, image in images.items()}
-        settings = WriterSettings()
-        end = len(self.state_log)
-        self.shares = PartitionShares(lambda name: ShareSettings(), settings, groups, end, 0)
-        self.appends.clear()
+    def load(self, group: str) -> None:
+        image = self.images[group].copy()
+        self.carry_out(self.shares.load(group, ShareSettings(), image, NOW))
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
-            self.seen.append(effect)
-            if isinstance(effect, FlushSoon):
-                self.carry_out(self.shares.on_turn_ended(NOW))
-            elif isinstance(effect, Append):
-                self.appends.append(effect)
-                if not self.holds_appends:
-                    self.commit()
+            if isinstance(effect, GroupEffect):
+                self.seen.append(effect.effect)
+                continue
+            self.stores.append(effect)
+            if not self.holds_writes:
+                self.end_write()
 
-    def commit(self) -> None:
-        append = self.appends.pop(0)
-        base_offset = len(self.state_log)
-        self.state_log += append.records
-        self.carry_out(self.shares.on_appended(append.append_id, base_offset, NOW))
-
-    def fail(self, error: ErrorCode) -> None:
-        append = self.appends.pop(0)
-        self.carry_out(self.shares.on_append_failed(append.append_id, error, NOW))
-
-    def reset(self, group: str, image: ShareImage | None) -> ErrorCode:
-        self.carry_out(self.shares.begin_reset(("reset", group), group, image, NOW))
-        (done,) = [each for each in self.seen if isinstance(each, ResetDone)]
-        self.seen.remove(done)
-        return done.error
+    def end_write(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        store = self.stores.pop(0)
+        if error is ErrorCode.NONE:
+            self.images[store.group_id].apply(store.delta)
+        self.carry_out(
+            self.shares.on_stored(store.group_id, store.load_id, store.write_id, error, NOW)
+        )
 
     def fetch(self, group: str, member: str, max_records: int) -> tuple[AcquiredRange, ...]:
-        offset = self.shares.next_fetch_offset(group, NOW)
+        if not self.shares.use(group):
+            self.load(group)
+        offset = self.shares.partition(group).next_fetch_offset(NOW)
         assert offset is not None
         batches = tuple(batch for batch in LOG if batch.last >= offset)
         event = Acquire("fetch", member, offset, batches, max_records)
@@ -88,119 +72,102 @@ class Leader:
         self.carry_out(self.shares.handle(group, event, NOW))
         return self.acknowledged()
 
+    def release(self, group: str, member: str) -> None:
+        self.carry_out(self.shares.handle(group, ReleaseMember(member, False), NOW))
+
     def acknowledged(self) -> list[ErrorCode]:
         return [each.error for each in self.answers() if isinstance(each, Acknowledged)]
 
     def answers(self) -> list[ShareEffect]:
-        found = [each.effect for each in self.seen if isinstance(each, GroupEffect)]
-        self.seen.clear()
+        found, self.seen = self.seen, []
         return found
 
 
-def leader_of(*groups: str) -> Leader:
-    leader = Leader()
-    for group in groups:
-        assert leader.reset(group, ShareImage.starting_at(0)) is ErrorCode.NONE
-    return leader
-
-
 def test_groups_are_independent() -> None:
-    leader = leader_of("jobs", "mail")
+    leader = Leader("jobs", "mail")
     assert leader.fetch("jobs", "anna", 10) == ((0, 9, 1),)
     assert leader.fetch("mail", "ben", 10) == ((0, 9, 1),)
     assert leader.accept("jobs", "anna", 0, 9) == [ErrorCode.NONE]
-    assert (leader.shares.start_offset("jobs"), leader.shares.start_offset("mail")) == (10, 0)
+    starts = [leader.shares.partition(group).start_offset for group in ("jobs", "mail")]
+    assert starts == [10, 0]
 
 
-def test_an_acknowledgement_waits_for_the_state_log() -> None:
-    leader = leader_of("jobs")
+def test_an_acknowledgement_waits_for_its_write() -> None:
+    leader = Leader("jobs")
     leader.fetch("jobs", "anna", 10)
-    leader.holds_appends = True
+    leader.holds_writes = True
     assert leader.accept("jobs", "anna", 0, 9) == []
-    leader.commit()
+    leader.end_write()
     assert leader.acknowledged() == [ErrorCode.NONE]
 
 
-def test_an_acknowledgement_gets_the_error_of_the_state_log() -> None:
-    leader = leader_of("jobs")
+def test_an_acknowledgement_gets_the_error_of_its_write() -> None:
+    leader = Leader("jobs")
     leader.fetch("jobs", "anna", 10)
-    leader.holds_appends = True
+    leader.holds_writes = True
     leader.accept("jobs", "anna", 0, 9)
-    leader.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
-    assert leader.acknowledged() == [ErrorCode.NOT_ENOUGH_REPLICAS]
-    assert leader.shares.start_offset("jobs") == 0
-
-
-def test_acknowledgements_during_an_append_are_one_append() -> None:
-    leader = leader_of("jobs", "mail")
-    leader.fetch("jobs", "anna", 30)
-    leader.fetch("mail", "ben", 10)
-    leader.holds_appends = True
-    for first in (0, 10, 20):
-        leader.accept("jobs", "anna", first, first + 9)
-    leader.accept("mail", "ben", 0, 9)
-    leader.commit()
-    assert len(leader.appends[0].records) == 3
-    leader.commit()
-    assert leader.acknowledged() == [ErrorCode.NONE] * 4
-    assert leader.shares.start_offset("jobs") == 30
+    leader.end_write(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert leader.acknowledged() == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert leader.shares.partition("jobs").start_offset == 0
 
 
 def test_a_new_leader_goes_on() -> None:
-    leader = leader_of("jobs")
+    leader = Leader("jobs")
     leader.fetch("jobs", "anna", 20)
     leader.accept("jobs", "anna", 0, 14)
-    leader.load()
-    assert leader.shares.live_groups == []
-    assert leader.shares.start_offset("jobs") == 15
+    leader.shares = PartitionShares(0)
     assert leader.fetch("jobs", "ben", 5) == ((15, 19, 1),)
 
 
 def test_an_idle_group_is_dropped_when_nothing_is_under_way() -> None:
-    leader = leader_of("jobs")
+    leader = Leader("jobs")
     leader.fetch("jobs", "anna", 10)
-    leader.carry_out(leader.shares.on_idle("jobs"))
+    leader.shares.on_idle("jobs")
     assert leader.shares.live_groups == ["jobs"]
-    leader.holds_appends = True
-    leader.carry_out(leader.shares.handle("jobs", ReleaseMember("anna", False), NOW))
+    leader.holds_writes = True
+    leader.release("jobs", "anna")
     assert leader.shares.live_groups == ["jobs"]
-    leader.commit()
+    leader.end_write()
     assert leader.shares.live_groups == []
     assert leader.fetch("jobs", "ben", 10) == ((0, 9, 2),)
 
 
-def test_a_group_without_state_is_refused() -> None:
-    leader = leader_of("jobs")
-    with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-        leader.shares.next_fetch_offset("mail", NOW)
-    assert leader.reset("jobs", None) is ErrorCode.NONE
-    with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
-        leader.shares.handle("jobs", ReleaseMember("anna", False), NOW)
-    assert leader.shares.groups == []
-
-
-def test_a_group_in_use_is_not_reset() -> None:
-    leader = leader_of("jobs")
+def test_a_group_that_is_used_again_stays() -> None:
+    leader = Leader("jobs")
     leader.fetch("jobs", "anna", 10)
-    again = ShareImage.starting_at(50, state_epoch=1)
-    assert leader.reset("jobs", again) is ErrorCode.NON_EMPTY_GROUP
-    leader.carry_out(leader.shares.handle("jobs", ReleaseMember("anna", False), NOW))
-    assert leader.reset("jobs", again) is ErrorCode.NONE
-    assert leader.fetch("jobs", "anna", 10) == ((50, 59, 1),)
+    leader.shares.on_idle("jobs")
+    assert leader.shares.use("jobs")
+    leader.release("jobs", "anna")
+    assert leader.shares.live_groups == ["jobs"]
 
 
-def test_a_group_is_not_used_while_it_is_reset() -> None:
-    leader = leader_of("jobs")
-    leader.holds_appends = True
-    leader.carry_out(leader.shares.begin_reset("one", "jobs", None, NOW))
-    with pytest.raises(KafkaError, match="being reset"):
-        leader.shares.next_fetch_offset("jobs", NOW)
-    assert leader.reset("jobs", None) is ErrorCode.NON_EMPTY_GROUP
+def test_a_group_that_is_not_in_memory_is_refused() -> None:
+    leader = Leader("jobs")
+    with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        leader.shares.partition("jobs")
+    with pytest.raises(KafkaError, match="send a ShareFetch first"):
+        leader.release("jobs", "anna")
+
+
+def test_the_outcome_of_a_write_of_an_earlier_load_has_no_effect() -> None:
+    """The share partition was dropped while the write was under way, and loaded again."""
+    leader = Leader("jobs")
+    leader.fetch("jobs", "anna", 10)
+    leader.holds_writes = True
+    leader.accept("jobs", "anna", 0, 9)
+    leader.shares.drop("jobs")
+    assert leader.fetch("jobs", "ben", 10) == ((0, 9, 1),)
+    leader.accept("jobs", "ben", 0, 4)
+    assert [store.write_id for store in leader.stores] == [0, 0]
+    leader.end_write()
+    assert leader.acknowledged() == []
+    leader.end_write()
+    assert leader.acknowledged() == [ErrorCode.NONE]
 
 
 def test_the_log_start_moves_all_groups() -> None:
-    leader = leader_of("jobs", "mail")
+    leader = Leader("jobs", "mail")
     leader.fetch("jobs", "anna", 10)
     leader.carry_out(leader.shares.on_log_start(40, NOW))
-    assert [leader.shares.start_offset(name) for name in ("jobs", "mail")] == [40, 40]
+    assert leader.shares.partition("jobs").start_offset == 40
     assert leader.fetch("mail", "ben", 10) == ((40, 49, 1),)

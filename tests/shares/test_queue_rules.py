@@ -13,7 +13,7 @@ from .driver import Driver
 
 LOCK_MS = 30_000
 BACKOFF = ShareSettings(backoff_ms=1000, backoff_max_ms=3000, delivery_limit=10)
-LETTERS = ShareSettings(dead_letters=True, delivery_limit=2)
+LETTERS = ShareSettings(dead_letter_topic="dlq.jobs", delivery_limit=2)
 
 
 @pytest.mark.parametrize(("delivery", "wait_ms"), [(1, 1000), (2, 2000), (3, 3000), (9, 3000)])
@@ -83,12 +83,12 @@ def test_a_rejected_record_is_archived_after_its_dead_letter() -> None:
     driver.append(2)
     driver.fetch()
     assert driver.ack(0, 0, AckType.REJECT) is ErrorCode.NONE
-    (letter,) = driver.letters
+    ((letter,),) = [order.letters for order in driver.letters]
     assert letter.reason is GiveUpReason.REJECTED
     assert driver.machine.spans[0].state is RecordState.ARCHIVING
     driver.ack(1, 1)
     assert driver.machine.start_offset == 0
-    driver.handle(DeadLettersWritten(0, 0))
+    driver.handle(DeadLettersWritten((0,)))
     assert driver.machine.start_offset == 2
 
 
@@ -98,7 +98,7 @@ def test_a_record_at_the_delivery_limit_becomes_a_dead_letter() -> None:
     for _ in range(2):
         driver.fetch()
         driver.wait(LOCK_MS)
-    (letter,) = driver.letters
+    ((letter,),) = [order.letters for order in driver.letters]
     assert (letter.delivery_count, letter.reason) == (2, GiveUpReason.DELIVERY_LIMIT)
     assert driver.fetch() == ()
 
@@ -109,11 +109,11 @@ def test_a_new_leader_asks_for_the_dead_letters_that_are_left() -> None:
     driver.fetch()
     driver.ack(0, 1, AckType.REJECT)
     before = driver.letters[:]
-    driver.handle(DeadLettersWritten(0, 0))
+    driver.handle(DeadLettersWritten((0,)))
     driver.fail_over()
-    assert [(letter.first, letter.last) for letter in before] == [(0, 1)]
-    (letter,) = driver.letters
-    assert (letter.first, letter.last, letter.reason) == (1, 1, GiveUpReason.REJECTED)
+    assert [[letter.offset for letter in order.letters] for order in before] == [[0, 1]]
+    ((letter,),) = [order.letters for order in driver.letters]
+    assert (letter.offset, letter.reason) == (1, GiveUpReason.REJECTED)
 
 
 def test_archiving_is_durable_before_its_dead_letter_is_asked_for() -> None:
@@ -122,6 +122,8 @@ def test_archiving_is_durable_before_its_dead_letter_is_asked_for() -> None:
     driver.fetch()
     driver.acknowledge(0, 0, AckType.REJECT)
     assert not driver.letters
+    driver.commit()
+    assert not driver.letters, "the producer id is not stored yet"
     driver.commit()
     assert driver.letters
 
@@ -132,7 +134,8 @@ def test_archived_is_stored_again_if_its_write_fails() -> None:
     driver.fetch()
     driver.acknowledge(0, 0, AckType.REJECT)
     driver.commit()
-    driver.handle(DeadLettersWritten(0, 0))
+    driver.commit()
+    driver.handle(DeadLettersWritten((0,)))
     driver.fail()
     driver.wait(2000)
     driver.commit()
@@ -196,5 +199,5 @@ def test_a_record_that_expires_while_it_is_acquired_is_not_delivered_again() -> 
     driver.wait(20)
     driver.end_session()
     assert driver.fetch() == ()
-    (letter,) = driver.letters
+    ((letter,),) = [order.letters for order in driver.letters]
     assert (letter.delivery_count, letter.reason) == (1, GiveUpReason.EXPIRED)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.shares.sessions import (
+    PARTITIONS_MAX,
     Acknowledgements,
     ConnectionClosed,
     Effect,
@@ -28,8 +29,11 @@ A, B, C = (SharedPartition(b"t" * 16, index) for index in range(3))
 
 
 def begun(*partitions: SharedPartition, sessions_max: int = 10) -> ShareSessions:
+    """A session that has acquired records in each of its partitions."""
     sessions = ShareSessions(sessions_max)
     assert sessions.handle(Fetch(ANNA, 0, "first", partitions)) == [Proceed(partitions)]
+    for each in partitions:
+        sessions.on_acquired(ANNA, each)
     return sessions
 
 
@@ -114,10 +118,40 @@ def test_a_new_session_makes_the_loss_of_the_old_connection_harmless() -> None:
     """What the member holds from its old session is released with the new one."""
     sessions = begun(A)
     assert sessions.handle(Fetch(ANNA, 0, "second", (B,))) == [Proceed((B,))]
+    sessions.on_acquired(ANNA, B)
     assert sessions.handle(ConnectionClosed("first")) == []
     assert sessions.handle(ConnectionClosed("second")) == [
         ReleaseRecords(ANNA, (A, B), with_backoff=True),
         GroupIdle("jobs"),
+    ]
+
+
+def test_only_partitions_with_acquired_records_are_remembered() -> None:
+    """A member may list and forget any number of partitions, also those that do not exist."""
+    sessions = begun(A)
+    for epoch in range(1, 100):
+        named = tuple(SharedPartition(b"x" * 16, 100 * epoch + at) for at in range(100))
+        sessions.handle(Fetch(ANNA, 2 * epoch - 1, "first", named))
+        sessions.handle(Fetch(ANNA, 2 * epoch, "first", (), named))
+    assert sessions.handle(Fetch(ANNA, 199, "first", (), (A,))) == [Proceed(())]
+    assert sessions.handle(Fetch(ANNA, -1, "first"))[1:] == [
+        ReleaseRecords(ANNA, (A,), with_backoff=False),
+        GroupIdle("jobs"),
+    ]
+
+
+def test_the_number_of_partitions_of_a_session_is_limited() -> None:
+    """A request that is refused changes nothing."""
+    most = tuple(SharedPartition(b"x" * 16, at) for at in range(PARTITIONS_MAX))
+    sessions = begun(A)
+    too_many = refused(ErrorCode.INVALID_REQUEST)
+    assert sessions.handle(Fetch(BEN, 0, "first", (A, *most))) == too_many
+    assert sessions.handle(Fetch(ANNA, 1, "first", most)) == too_many
+    assert sessions.handle(Fetch(ANNA, 1, "first", (), (*most, A))) == too_many
+    assert sessions.handle(Fetch(ANNA, 1, "first", most, (A,))) == [Proceed((*most[1:], most[0]))]
+    assert sessions.handle(Fetch(ANNA, 2, "first", (A,))) == too_many
+    assert sessions.handle(Fetch(ANNA, 2, "first", most[:5])) == [
+        Proceed((*most[2:], *most[:2])),
     ]
 
 
@@ -148,7 +182,7 @@ class SessionMachine(RuleBasedStateMachine):
     def start(self) -> None:
         self.sessions = ShareSessions(2)
         self.model: dict[SessionKey, tuple[str, int, set[SharedPartition]]] = {}
-        self.visited: dict[SessionKey, set[SharedPartition]] = {}
+        self.acquired: dict[SessionKey, set[SharedPartition]] = {}
 
     @rule(
         key=KEYS,
@@ -169,11 +203,10 @@ class SessionMachine(RuleBasedStateMachine):
         known = self.model.get(key)
         if epoch == 0 and (known is not None or len(self.model) < 2):
             self.model[key] = (connection, 1, set(listed))
-            self.visited.setdefault(key, set()).update(listed)
+            self.acquired.setdefault(key, set())
         elif known is not None and epoch == known[1]:
             partitions = (known[2] - set(forgotten)) | set(listed)
             self.model[key] = (known[0], epoch + 1, partitions)
-            self.visited[key] |= set(listed)
         elif known is not None and epoch == -1:
             self.check_end(key, effects[1:])
             return
@@ -184,6 +217,14 @@ class SessionMachine(RuleBasedStateMachine):
         assert isinstance(effect, Proceed)
         assert len(effect.partitions) == len(set(effect.partitions))
         assert set(effect.partitions) == self.model[key][2]
+
+    @rule(data=st.data(), key=KEYS)
+    def acquire(self, data: st.DataObject, key: SessionKey) -> None:
+        known = self.model.get(key)
+        if known is not None and known[2]:
+            partition = data.draw(st.sampled_from(sorted(known[2])))
+            self.sessions.on_acquired(key, partition)
+            self.acquired[key].add(partition)
 
     @rule(connection=CONNECTIONS)
     def close(self, connection: str) -> None:
@@ -200,7 +241,7 @@ class SessionMachine(RuleBasedStateMachine):
         released = effects[0]
         assert isinstance(released, ReleaseRecords)
         assert released.key == key
-        assert set(released.partitions) == self.visited.pop(key)
+        assert set(released.partitions) == self.acquired.pop(key)
         is_idle = not any(each.group_id == key.group_id for each in self.model)
         assert effects[1:] == ([GroupIdle(key.group_id)] if is_idle else [])
 

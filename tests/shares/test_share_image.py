@@ -7,20 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.coordination.effects import LogRecord
-from penstock.shares.formats import (
-    Entry,
-    decode,
-    delta_record,
-    removal_record,
-    replay,
-    snapshot_record,
-)
+from penstock.shares.formats import Entry, OrderNote, ReadNote, Snapshot, decode, record_of
 from penstock.shares.image import Delta, ShareImage, StoredSpan
 from penstock.shares.settings import ShareSettings
+from penstock.shares.state_port import CallOrder
 from penstock.shares.states import DONE, AckType, GiveUpReason, RecordState
+from penstock.shares.stored_states import StoredStates
 from penstock.wire.errors import ErrorCode, ProtocolError
 
-from .driver import GROUP, Driver
+from .driver import JOBS, Driver, snapshot_record
 
 STORED_STATES = [state for state in RecordState if state is not RecordState.ACQUIRED]
 SPANS = st.builds(
@@ -56,7 +51,7 @@ def test_an_image_is_what_its_deltas_say_about_each_offset(deltas: list[Delta]) 
         start = max(start, delta.start_offset)
         while start in model and model[start][0] in DONE:
             start += 1
-    never = (RecordState.AVAILABLE, 0, 0, GiveUpReason.NONE)
+    never = (RecordState.AVAILABLE, 0, 0, GiveUpReason.NONE, 0)
     expanded = {
         offset: span[2:] for span in image.spans for offset in range(span.first, span.last + 1)
     }
@@ -72,16 +67,21 @@ def test_an_image_is_what_its_deltas_say_about_each_offset(deltas: list[Delta]) 
 @given(st.lists(SPANS, max_size=5), st.integers(0, 60))
 def test_records_survive_a_round_trip(spans: list[StoredSpan], start: int) -> None:
     image = ShareImage(3, start, 70, 9, spans)
-    assert decode(snapshot_record("g", image)) == Entry("g", image)
     delta = Delta(3, start, 70, 9, tuple(spans))
-    assert decode(delta_record("g", delta)) == Entry("g", delta)
-    assert decode(removal_record("g")) == Entry("g", None)
+    order = CallOrder(2, 1 << 40)
+    marker = Snapshot(image, 4, -1, order, 1_000_000)
+    for content in (
+        *(Snapshot(image), Snapshot(image, 4, 1_000), Snapshot(image, 4, 1_000, order), marker),
+        *(delta, ReadNote(4), OrderNote(order), None),
+    ):
+        entry = Entry(JOBS, content)
+        assert decode(record_of(entry)) == entry
 
 
 def test_a_damaged_record_is_refused() -> None:
     delta = Delta(0, 0, 9, 0, (StoredSpan(0, 9, RecordState.ACQUIRED, 1),))
-    record = delta_record("g", delta)
-    with pytest.raises(ProtocolError, match="group g at offset 0"):
+    record = record_of(Entry(JOBS, delta))
+    with pytest.raises(ProtocolError, match="group jobs at offset 0"):
         decode(record)
     assert record.value is not None
     with pytest.raises(ProtocolError, match="ShareValue"):
@@ -91,15 +91,17 @@ def test_a_damaged_record_is_refused() -> None:
 
 
 def test_removal_and_reset_are_replayed() -> None:
-    images: dict[str, ShareImage] = {}
+    states = StoredStates()
     delta = Delta(0, 5, 5, 0, ())
-    replay(images, Entry("g", delta))
-    assert images == {}
-    replay(images, Entry("g", ShareImage.starting_at(2, state_epoch=1)))
-    replay(images, Entry("g", delta))
-    assert images["g"].start_offset == 2
-    replay(images, Entry("g", None))
-    assert images == {}
+    states.apply(Entry(JOBS, delta), 0)
+    assert len(states) == 0
+    states.apply(Entry(JOBS, Snapshot(ShareImage.starting_at(2, state_epoch=1))), 1)
+    states.apply(Entry(JOBS, delta), 2)
+    state = states.get(JOBS)
+    assert state is not None
+    assert state.image.start_offset == 2
+    states.apply(Entry(JOBS, None), 3)
+    assert len(states) == 0
 
 
 def test_acquired_records_are_delivered_again_after_a_failover() -> None:
@@ -186,5 +188,5 @@ def test_a_snapshot_replaces_the_deltas_before_it() -> None:
     driver.fetch()
     driver.ack(0, 5, *[AckType.ACCEPT, AckType.RELEASE] * 3)
     before = driver.replayed()
-    driver.state_log = [snapshot_record(GROUP, driver.replayed())]
+    driver.state_log = [snapshot_record(driver.replayed())]
     assert driver.replayed() == before

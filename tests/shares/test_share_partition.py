@@ -41,7 +41,7 @@ def test_accepted_records_move_the_start() -> None:
     ]
     assert driver.ack(0, 0) is ErrorCode.NONE
     assert driver.machine.start_offset == 3
-    assert driver.machine.occupancy() == (0, 2, 0, 0)
+    assert driver.machine.occupancy() == (0, 2, 0, 0, 0)
 
 
 def test_one_request_may_accept_release_and_reject() -> None:
@@ -256,6 +256,69 @@ def test_the_window_is_bounded(mode: int, end: int) -> None:
     assert driver.machine.next_fetch_offset(driver.now) is None
     driver.ack(0, 3)
     assert driver.fetch()[0].first == end
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_a_batch_larger_than_the_window_is_acquired_in_parts(mode: int) -> None:
+    driver = Driver(ShareSettings(in_flight_max=10))
+    driver.append(4)
+    driver.append(35)
+    driver.append(1)
+    assert driver.fetch(mode=AcquireMode(mode)) == ((0, 9, 1),)
+    assert driver.machine.next_fetch_offset(driver.now) is None
+    assert driver.ack(0, 6) is ErrorCode.NONE
+    assert driver.fetch(mode=AcquireMode(mode)) == ((10, 16, 1),)
+    done = 7
+    while ranges := (driver.ack(done, driver.machine.end_offset - 1), driver.fetch())[1]:
+        done = ranges[0].first
+    assert driver.machine.start_offset == 40
+
+
+def test_a_released_part_of_a_large_batch_is_acquired_again() -> None:
+    driver = Driver(ShareSettings(in_flight_max=10))
+    driver.append(35)
+    driver.fetch()
+    driver.end_session()
+    assert driver.fetch("ben", 3) == ((0, 9, 2),)
+
+
+def test_a_large_batch_that_is_due_later_or_expires_does_not_exceed_the_window() -> None:
+    driver = Driver(ShareSettings(in_flight_max=10, dead_letter_topic="dead"))
+    driver.append(35, due_ms=driver.now.wall_ms + 50)
+    assert driver.fetch() == ()
+    assert driver.machine.end_offset == 10
+    driver.wait(50)
+    assert driver.fetch() == ((0, 9, 1),)
+    driver.ack(0, 9)
+    driver.append(35, expires_ms=driver.now.wall_ms)
+    assert driver.fetch() == ((10, 19, 1),)
+    driver.ack(10, 19)
+    assert driver.fetch() == ((20, 29, 1),)
+    driver.ack(20, 29)
+    assert driver.fetch() == ((30, 34, 1),)
+    driver.ack(30, 34)
+    driver.fetch()
+    assert driver.machine.end_offset == 45
+    assert driver.machine.occupancy().archiving == 10
+
+
+def test_more_acknowledgements_than_records_in_flight_are_refused() -> None:
+    driver = Driver(ShareSettings(in_flight_max=500))
+    driver.append(500)
+    driver.fetch()
+    alternating = (AckType.ACCEPT, AckType.RELEASE)
+    assert driver.ack(0, 1501, *alternating * 751) is ErrorCode.INVALID_REQUEST
+    assert driver.ack(0, 1499, *alternating * 750) is ErrorCode.INVALID_RECORD_STATE
+    assert driver.ack(0, 499, *alternating * 250) is ErrorCode.NONE
+
+
+def test_records_that_were_acquired_with_a_larger_window_can_be_acknowledged() -> None:
+    driver = Driver(ShareSettings(in_flight_max=4000))
+    driver.append(4000)
+    driver.fetch()
+    driver.handle(SettingsChanged(ShareSettings(in_flight_max=10)))
+    alternating = (AckType.ACCEPT, AckType.RELEASE) * 2000
+    assert driver.ack(0, 3999, *alternating) is ErrorCode.NONE
 
 
 def test_a_larger_window_wakes_fetches() -> None:

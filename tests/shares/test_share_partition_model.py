@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.shares.events import BatchKind, DeadLettersWritten
+from penstock.shares.events import BatchKind
 from penstock.shares.settings import ShareSettings
 from penstock.shares.states import DONE, AckType, AcquireMode, RecordState
 from penstock.wire.errors import ErrorCode
 
 from .driver import WALL_AHEAD_MS, Driver
+from .letter_topic import LetterTopic
 from .record_model import RecordModel
 
 MEMBERS = st.sampled_from(["anna", "ben", "cleo"])
@@ -39,8 +40,9 @@ class SharePartitionMachine(RuleBasedStateMachine):
             in_flight_max=window,
             backoff_ms=backoff_ms,
             backoff_max_ms=backoff_ms * 4,
-            dead_letters=dead_letters,
+            dead_letter_topic="dlq.jobs" if dead_letters else "",
         )
+        self.letter_topic = LetterTopic()
         self.driver = Driver(rules, holds_writes=True)
         self.model = RecordModel(rules)
         self.known_writes: set[int] = set()
@@ -143,8 +145,14 @@ class SharePartitionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.letters)
     @rule()
     def write_dead_letters(self) -> None:
-        letter = self.driver.letters.pop(0)
-        self.driver.handle(DeadLettersWritten(letter.first, letter.last))
+        order = self.driver.letters[-1]
+        self.driver.letters.clear()
+        self.driver.handle(self.letter_topic.write(order))
+
+    @precondition(lambda self: self.driver.letters)
+    @rule(count=st.integers(1, 5))
+    def write_dead_letters_without_an_answer(self, count: int) -> None:
+        self.letter_topic.write(self.driver.letters[-1], count)
 
     @rule(distance=st.integers(1, 8))
     def move_log_start(self, distance: int) -> None:
@@ -171,7 +179,16 @@ class SharePartitionMachine(RuleBasedStateMachine):
         machine.verify()
         start, end = machine.start_offset, machine.end_offset
         self.model.check(machine.spans, start, end, driver.ticks_ms)
-        assert end - start < driver.settings.in_flight_max + self.batch_max + 1
+        places = sum(1 if span.is_passed_over else len(span) for span in machine.spans)
+        assert len(machine.spans) <= places
+        assert places < driver.settings.in_flight_max + self.batch_max + 1
+        undone = sum(
+            offset in self.model.data
+            for span in machine.spans
+            if span.state not in DONE
+            for offset in range(span.first, span.last + 1)
+        )
+        assert undone < 2 * driver.settings.in_flight_max
         assert all(count == 1 for count in self.model.accepted.values())
         touched = sum(1 for record in self.model.records.values() if record.count)
         assert len(machine.spans) <= 2 * touched + 2 * len(driver.log) + 2
@@ -216,9 +233,12 @@ class SharePartitionMachine(RuleBasedStateMachine):
                 if not held:
                     self.wait(LOCK_MS)
             self.the_model_agrees()
+        letters = self.letter_topic.offsets
+        assert len(set(letters)) == len(letters), "a dead letter was written twice"
         for offset in self.model.data:
             if offset >= self.model.log_start:
                 assert (offset in self.model.accepted) != (offset in self.model.given_up)
+                assert offset not in letters or offset in self.model.given_up
 
 
 TestSharePartitionModel = SharePartitionMachine.TestCase

@@ -61,9 +61,8 @@ def test_a_planted_bug_is_found_within_eight_seeds(name: str, rules: tuple[str, 
 
 def test_a_hunt_ends_with_the_first_seed_that_passes_without_the_bug() -> None:
     """A seed that fails without the bug too proves nothing."""
-    chosen = parser().parse_args(
-        ["--bug", "empty-disk-trusted", "--seeds", "0..8", "--virtual-s", "15", "--jobs", "1"]
-    )
+    chosen = parser().parse_args(["--bug", "empty-disk-trusted", "--seeds", "0..8", "--jobs", "1"])
+    chosen.virtual_s = SMOKE_VIRTUAL_S
     found = hunt_one("empty-disk-trusted", chosen, Console(quiet=True))
     assert found["seed"] is not None, found
     assert found["failure"].startswith(SMOKE["empty-disk-trusted"])

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.sim import scenario as scenario_module
 from penstock.sim.access_plan import GUEST_TOPIC
-from penstock.sim.focus import focused
+from penstock.sim.focus import FOCUSES, focused
 from penstock.sim.history import COPIES, TABLE
 from penstock.sim.key_service import KEY_FILE, KEY_SERVER
 from penstock.sim.scenario import (
@@ -108,6 +108,13 @@ def test_some_seeds_with_access_control_have_delegation_tokens() -> None:
     assert all((each := focused(one, "tokens")).tokens and each.access for one in scenarios)
 
 
+@pytest.mark.parametrize("focus", sorted(FOCUSES))
+def test_no_scenario_has_tokens_without_access_control(focus: str) -> None:
+    """Without logins no broker creates a token, and the check of tokens would always fail."""
+    scenarios = [focused(draw(seed), focus) for seed in range(200)]
+    assert not [each.seed for each in scenarios if each.tokens and not each.access]
+
+
 def test_some_seeds_have_quotas() -> None:
     """With and without access control. The focus always has them."""
     scenarios = [draw(seed) for seed in range(200)]
@@ -126,10 +133,40 @@ def test_one_seed_in_ten_has_workers_that_own_pipelines() -> None:
     assert {each.workers for each in working} == {2, 3, 4}
     assert all(3 <= each.pipelines <= 6 for each in working)
     assert all(each.worker_rebalance_s >= each.worker_session_s for each in working)
-    plain = [each for each in scenarios if not each.workers]
+    plain = [each for each in scenarios if not each.workers and not each.consumer_groups]
     assert not {*WORKER_FAULTS} & {name for each in plain for name in each.faults}
     assert all(focused(each, "pipelines").workers for each in scenarios[:20])
     assert not focused(working[0], "power").workers
+
+
+def test_one_seed_in_ten_has_consumer_groups() -> None:
+    """Only these have the faults of coordinators. The focus always has such groups, and topics
+    with several partitions."""
+    scenarios = [draw(seed) for seed in range(300)]
+    grouped = [each for each in scenarios if each.consumer_groups]
+    assert 15 <= len(grouped) <= 50
+    assert {len(each.consumer_groups) for each in grouped} == {1, 2}
+    assert all(each.consumer_heartbeat_s < each.consumer_session_s for each in grouped)
+    for scenario in scenarios[:20]:
+        focus = focused(scenario, "consumer_groups")
+        assert focus.consumer_groups
+        assert [topic.partitions for topic in focus.topics] == [3, 2]
+        assert "move_coordinator" in focus.faults
+    assert not focused(grouped[0], "power").consumer_groups
+
+
+def test_only_their_focus_has_share_groups() -> None:
+    """Their locks end during a run, and every seed has the faults of coordinators."""
+    scenarios = [draw(seed) for seed in range(100)]
+    assert not any(each.shares for each in scenarios)
+    for scenario in scenarios[:30]:
+        focus = focused(scenario, "share_groups")
+        assert focus.shares is not None
+        assert all(size >= 2 for size in focus.shares.groups)
+        assert focus.shares.heartbeat_s < focus.shares.session_s
+        assert focus.shares.lock_s < focus.load_s / 10
+        assert "move_coordinator" in focus.faults
+        assert focused(focus, "power").shares is None
 
 
 def test_switching_on_an_episode_changes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

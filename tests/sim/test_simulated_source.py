@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.broker import dispatch
+from penstock.broker import handled_apis
 from penstock.sim.simulated_source import simulated_modules, source_hash
 from penstock.wire import schema
 
@@ -56,7 +56,12 @@ def test_a_simulation_runs_brokers_and_clients_but_no_command_line() -> None:
     found = simulated_modules()
     for name in ("broker.broker", "client.cluster", "sim.loop", "storage.log", "records.reading"):
         assert f"penstock.{name}" in found
-    by_name = {*dispatch.HANDLED.values(), *schema._TABLES}
+    by_name = {
+        *handled_apis.HANDLED.values(),
+        *handled_apis.CONSUMER_GROUP_APIS.values(),
+        *handled_apis.SHARE_GROUP_APIS.values(),
+        *schema._TABLES,
+    }
     assert len(by_name) > 60
     assert by_name <= set(found)
     assert "penstock.spark.deployments.ownership" in found

@@ -209,6 +209,33 @@ def test_a_broker_that_exits_by_itself_is_restarted() -> None:
     assert run_case(scenario) == VALUES
 
 
+def _left(world: World, at_s: tuple[float, ...]) -> Callable[[], int]:
+    """Counts down: one less at each of these times."""
+    began_s = world.now
+    return lambda: sum(world.now < began_s + each for each in at_s)
+
+
+def test_slow_work_is_waited_for_as_long_as_it_advances() -> None:
+    async def scenario(world: World) -> float:
+        began_s = world.now
+        left = _left(world, (8.0, 16.0, 24.0, 32.0))
+        await world.until_none_left(left, timeout_s=10.0, patience_s=10.0)
+        return world.now - began_s
+
+    assert run_case(scenario) == pytest.approx(32.0, abs=0.5)
+
+
+def test_work_that_no_longer_advances_is_not_waited_for() -> None:
+    async def scenario(world: World) -> float:
+        began_s = world.now
+        with pytest.raises(TimeoutError, match="2 are left"):
+            left = _left(world, (8.0, 16.0, 30.0, 31.0))
+            await world.until_none_left(left, timeout_s=10.0, patience_s=10.0)
+        return world.now - began_s
+
+    assert run_case(scenario) == pytest.approx(26.0, abs=0.5)
+
+
 def test_clocks_of_nodes_can_differ() -> None:
     """Only wall clocks differ; durations are the same everywhere."""
 
@@ -219,6 +246,30 @@ def test_clocks_of_nodes_can_differ() -> None:
         await world.sleep(1)
         assert two.wall_ms() == one.wall_ms() + 5000
         assert two.monotonic() == one.monotonic()
+
+    run_case(scenario, brokers=0)
+
+
+def test_the_world_knows_what_a_clock_has_shown() -> None:
+    """Between two moments, also if the clock was set meanwhile."""
+
+    async def scenario(world: World) -> None:
+        node, begin_ms = world.client("one"), world.client("two").wall_ms()
+        await world.sleep(1)
+        ClusterFaults(world).skew("one", 5000)
+        await world.sleep(1)
+        ClusterFaults(world).skew("one", -500)
+        await world.sleep(1)
+        for begun_ms, ended_ms, low_ms, high_ms in (
+            (0, 500, 0, 500),
+            (500, 1_500, 500, 6_500),
+            (1_200, 1_500, 6_200, 6_500),
+            (1_500, 2_500, 1_500, 7_000),
+            (2_200, 3_000, 1_700, 2_500),
+        ):
+            shown = node.wall_range(begun_ms, ended_ms)
+            expected = (begin_ms + low_ms, begin_ms + high_ms)
+            assert shown == pytest.approx(expected, abs=2), (begun_ms, ended_ms)
 
     run_case(scenario, brokers=0)
 

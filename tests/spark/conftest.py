@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -86,6 +87,15 @@ def spark(java: None) -> Iterator[SparkSession]:
         query.stop()
     session.stop()
     shutil.rmtree(warehouse, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _session_is_left_running() -> Iterator[None]:
+    """A test that stops the session of all tests fails itself, instead of those after it."""
+    before = SparkContext._active_spark_context
+    yield
+    is_stopped = before is not None and SparkContext._active_spark_context is not before
+    assert not is_stopped, "this test has stopped the Spark session of all tests"
 
 
 @pytest.fixture(scope="session")

@@ -32,8 +32,8 @@ from penstock.spark import clients
 from penstock.spark.log_view import DataLoss
 from penstock.spark.offsets import Span, advance, from_spark, spans, split, to_spark
 from penstock.spark.options import SourceOptions, parse_sink, parse_source
-from penstock.spark.reading import SpanPartition, read_span
 from penstock.spark.source import PenstockDataSource
+from penstock.spark.span_partition import SpanPartition, read_span
 from penstock.spark.stream_reader import StreamReader
 from penstock.testing import Broker
 from penstock.topic_partition import TopicPartition

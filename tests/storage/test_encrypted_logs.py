@@ -25,7 +25,7 @@ from penstock.storage.log import Log
 from penstock.storage.opening import LogResources
 from penstock.storage.recovery import open_log
 from penstock.storage.scrub import ScrubCursor
-from penstock.storage.sealed_format import HEADER_BYTES
+from penstock.storage.sealed_format import COPY_BYTES, HEADER_BYTES
 from penstock.storage.space import SpaceGuard
 
 ROOT = "/data"
@@ -250,7 +250,8 @@ def test_rot_in_the_last_batch_is_not_taken_for_a_torn_tail() -> None:
 
 
 @pytest.mark.parametrize("copy", [0, 2048])
-def test_one_damaged_copy_of_the_header_does_no_harm(copy: int) -> None:
+def test_one_damaged_copy_of_the_header_is_written_again(copy: int) -> None:
+    """So the other one may be damaged later."""
     bench = Bench()
     log = bench.create()
     fill(log)
@@ -258,6 +259,14 @@ def test_one_damaged_copy_of_the_header_does_no_harm(copy: int) -> None:
     path = log.segments[0].path
     bench.restart()
     for position in range(copy, copy + 2048, 16):
+        bench.raw.rot(path, position, 1)
+    log = bench.open()
+    assert offsets(log) == list(range(40))
+    log.close()
+    header = bench.raw.files()[path][:HEADER_BYTES]
+    assert header[:COPY_BYTES] == header[COPY_BYTES:]
+    bench.restart()
+    for position in range(2048 - copy, 4096 - copy, 16):
         bench.raw.rot(path, position, 1)
     assert offsets(bench.open()) == list(range(40))
 

@@ -45,6 +45,7 @@ NOT_IN_KAFKA_PYTHON = {
         f"{api}{kind}"
         for api in (
             *("ShareGroupHeartbeat", "ShareGroupDescribe", "ShareFetch", "ShareAcknowledge"),
+            *("ShareState", "DescribeQueue"),
             *(f"{verb}ShareGroupOffsets" for verb in ("Describe", "Alter", "Delete")),
         )
         for kind in ("Request", "Response")

@@ -31,6 +31,8 @@ OUR_OWN = (
     *("DescribeRolesRequest", "DescribeRolesResponse"),
     *("AlterRolesRequest", "AlterRolesResponse"),
     *("CheckAccessRequest", "CheckAccessResponse"),
+    *("ShareStateRequest", "ShareStateResponse"),
+    *("DescribeQueueRequest", "DescribeQueueResponse"),
 )
 """Messages of APIs that Kafka does not have."""
 

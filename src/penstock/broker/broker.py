@@ -35,14 +35,12 @@ from penstock.broker.control.commits import Commits
 from penstock.broker.control.controller import ControllerRuntime
 from penstock.broker.control.membership import Endpoint, Membership
 from penstock.broker.coordinators import coordinator_settings
-from penstock.broker.coordinators.groups import GroupCoordinator
-from penstock.broker.coordinators.markers import MarkerSender, MarkerWriter
-from penstock.broker.coordinators.producer_ids import ProducerIds
-from penstock.broker.coordinators.transactions import TransactionCoordinator
-from penstock.broker.coordinators.verification import TransactionVerification
+from penstock.broker.coordinators.assembly import assemble
 from penstock.broker.counters import BrokerCounters
+from penstock.broker.delay.delay_leader import DelayLeader
 from penstock.broker.dispatch import BrokerSession, Dispatcher
-from penstock.broker.error_codes import EXPECTED
+from penstock.broker.error_codes import EXPECTED, only_failure
+from penstock.broker.handlers.topic_creation import create_share_state_topic
 from penstock.broker.identity import ANONYMOUS, Identity
 from penstock.broker.listeners.listener_set import ListenerSet, stored_endpoints
 from penstock.broker.partitions.fetch_sessions import SESSION_ID_MAX, FetchSessions
@@ -60,6 +58,10 @@ from penstock.broker.repair.replica_repair import ReplicaRepair
 from penstock.broker.repair.scrubber import Scrubber
 from penstock.broker.replication.isr_proposals import IsrProposals
 from penstock.broker.replication.replica_fetcher import ReplicaFetchers
+from penstock.broker.schedules.bucket_index import clear_leftovers
+from penstock.broker.shares.letter_recovery import LetterRecovery
+from penstock.broker.shares.letter_sender import COPIES_CLIENT, LetterSender
+from penstock.broker.shares.share_leader import ShareLeader
 from penstock.metadata.broker_configs import DEFAULT_DURABILITY
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import TopicChange
@@ -132,7 +134,16 @@ class Broker:
         parts = self.cluster, self._directory, self.configs
         self.replicas = Replicas(env, broker_id, *parts, config.flush_threads, self.counters)
         self._offset_keeper = OffsetCheckpoints(env, self._directory, self.replicas, self.configs)
-        self._dispatcher = Dispatcher(coordinator_settings.serves_consumer_groups(settings))
+        self._dispatcher = Dispatcher(
+            coordinator_settings.serves_consumer_groups(settings),
+            coordinator_settings.serves_share_groups(settings),
+        )
+        sessions_max = settings.int_value("group.share.max.share.sessions")
+        self._large_batches = LargeBatches(env.clock, env.executor, self._spawn)
+        self.shares = ShareLeader(
+            env, self.replicas, sessions_max, self._spawn, self._large_batches
+        )
+        self.cluster.listen(self.shares.on_change)
         self.server = Server(env.network, env.clock, self._server_config(), self._session_of)
         self.credentials = UserCredentials(self.cluster, self.tokens)
         sessions = self.credentials, self._dispatcher, self._session_of, self._spawn
@@ -228,7 +239,7 @@ class Broker:
             await self._run(stop, on_ready)
         except BaseExceptionGroup as failures:
             # There is usually one cause. The caller should see that exception, not the group.
-            raise (_only(failures) or failures) from None
+            raise (only_failure(failures) or failures) from None
 
     async def _run(self, stop: asyncio.Event, on_ready: Callable[[str, int], None]) -> None:
         await self.listeners.load()
@@ -288,6 +299,8 @@ class Broker:
 
     async def _open_logs(self) -> None:
         now_ms = self._env.clock.wall_ms()
+        root = self._directory.root
+        await self._env.executor.run(lambda: clear_leftovers(self._env.disk, root))
         reports = await self._env.executor.run(
             lambda: self._directory.open_all(
                 self._log_config, now_ms, cache_is_intact=self._record.intact_caches()
@@ -312,27 +325,27 @@ class Broker:
 
     def _wire(self) -> Services:
         env, broker_id, spawn = self._env, self._config.broker_id, self._spawn
-        config = coordinator_settings.group_config(self.configs())
-        consumers = coordinator_settings.consumer_group_config(self.configs())
-        groups = GroupCoordinator(env, broker_id, self.cluster, config, spawn, consumers)
-        producer_ids = ProducerIds(self.controller, env.random)
-        writer = MarkerWriter(env, self.replicas, groups)
-        transactions = TransactionCoordinator(
+        coordinators = assemble(
             env,
             broker_id,
             self.cluster,
-            coordinator_settings.transaction_config(self.configs()),
-            producer_ids,
-            MarkerSender(env, broker_id, self.cluster, writer, spawn, self._connector),
+            self.controller,
+            self.replicas,
+            self.configs(),
+            self._connector,
             spawn,
+            self._create_share_state_topic,
         )
-        for coordinator in (groups, transactions):
-            self.replicas.role_changes.on_leading(coordinator.on_leading)
-            self.replicas.role_changes.on_resigned(coordinator.on_resigned)
-            self.cluster.listen(coordinator.on_change)
+        ids, state = coordinators.producer_ids, coordinators.share_state
+        self.shares.state, self.shares.settings_of = state, coordinators.groups.share_settings_of
         parts = self.cluster, self.controller, self.replicas, self.configs, self._connector
         topic = AuditTopic(env, broker_id, *parts)
+        self.shares.letter_sender = LetterSender(env, broker_id, *parts, ids, spawn)
+        LetterRecovery(env, self.cluster, self.replicas, self.shares, spawn)
         self.audit.write_to_topic(topic.write, topic.close)
+        copies = LetterSender(env, broker_id, *parts, ids, spawn, COPIES_CLIENT)
+        shared = self.cluster, self.replicas, self.configs
+        delays = DelayLeader(env, *shared, state, copies, self._large_batches, spawn)
         return Services(
             env=self._env,
             config=self._config,
@@ -345,13 +358,7 @@ class Broker:
             controller=self.controller,
             replicas=self.replicas,
             directory=self._directory,
-            groups=groups,
-            transactions=transactions,
-            marker_writer=writer,
-            verification=TransactionVerification(
-                env, broker_id, self.cluster, transactions, spawn, self._connector
-            ),
-            producer_ids=producer_ids,
+            **coordinators._asdict(),
             fetch_sessions=FetchSessions(
                 1 + env.random.below(SESSION_ID_MAX),
                 self.configs().int_value("max.incremental.fetch.session.cache.slots"),
@@ -359,15 +366,20 @@ class Broker:
             isr_proposals=IsrProposals(
                 env, broker_id, self.replicas, self.controller, self.cluster, self.configs
             ),
-            large_batches=LargeBatches(env.clock, env.executor, self._spawn),
+            large_batches=self._large_batches,
             pending_leadership=PendingLeadership(broker_id, self.cluster, self.replicas),
             connector=self._connector,
+            shares=self.shares,
+            delays=delays,
             configs=self.configs,
             spawn=self._spawn,
             apis=self._dispatcher.apis,
             creating=set(),
             response_room=lambda: self.server.responses.room,
         )
+
+    def _create_share_state_topic(self) -> str | None:
+        return None if self._services is None else create_share_state_topic(self._services)
 
     def _repairs(self) -> tuple[Coroutine[Any, Any, None], ...]:
         parts = self._env, self._config.broker_id, self.cluster, self.replicas
@@ -486,11 +498,3 @@ def _reachable(host: str) -> str:
 
     Clients on other machines need `advertised_host`."""
     return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host  # noqa: S104 - compared only
-
-
-def _only(failures: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """Returns the only exception of a group, at any depth of nesting; None if there are several."""
-    if len(failures.exceptions) != 1:
-        return None
-    inner = failures.exceptions[0]
-    return _only(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from penstock.metadata.broker_configs import broker_definition
 from penstock.metadata.configs import BROKER_CONFIGS, BrokerConfigs
+from penstock.metadata.group_configs import check_bounds
 from penstock.metadata.model import PLAINTEXT
 from penstock.security.listener_security import ListenerSecurity, SecurityInvalid, parse_security
 from penstock.security.listeners import (
@@ -170,7 +171,7 @@ class BrokerConfig:
                 choices = ", ".join(known)
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: write one of {choices}")
         try:
-            BrokerConfigs(static=dict(self.kafka)).broker()
+            check_bounds(BrokerConfigs(static=dict(self.kafka)))
         except ValueError as error:
             raise ConfigError(str(error)) from error
 

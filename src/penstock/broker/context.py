@@ -20,9 +20,12 @@ from penstock.broker.cooperative_yield import Slices, slices_of
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.coordinators.markers import MarkerWriter
 from penstock.broker.coordinators.producer_ids import ProducerIds
+from penstock.broker.coordinators.share_state_client import ShareStateClient
+from penstock.broker.coordinators.share_states import ShareCoordinator
 from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.coordinators.verification import TransactionVerification
 from penstock.broker.counters import BrokerCounters
+from penstock.broker.delay.delay_leader import DelayLeader
 from penstock.broker.identity import Identity
 from penstock.broker.partitions.fetch_sessions import FetchSessions
 from penstock.broker.partitions.large_batches import LargeBatches
@@ -30,7 +33,9 @@ from penstock.broker.partitions.pending_leadership import PendingLeadership
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.peers.connector import PeerConnector
 from penstock.broker.replication.isr_proposals import IsrProposals
+from penstock.broker.shares.share_leader import ShareLeader
 from penstock.metadata.configs import BrokerConfigs
+from penstock.metadata.delay_configs import DELAY_GROUP
 from penstock.metadata.image import ClusterImage
 from penstock.net.fair_turns import Turn
 from penstock.net.timed_work import timed
@@ -68,12 +73,16 @@ class Services:
     transactions: TransactionCoordinator
     marker_writer: MarkerWriter
     verification: TransactionVerification
+    share_coordinator: ShareCoordinator
+    share_state: ShareStateClient
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     isr_proposals: IsrProposals
     large_batches: LargeBatches
     pending_leadership: PendingLeadership
     connector: PeerConnector
+    shares: ShareLeader
+    delays: DelayLeader
     configs: Callable[[], BrokerConfigs]
     """The current broker settings: static, dynamic, default."""
     spawn: Callable[[Coroutine[Any, Any, None]], None]
@@ -233,6 +242,11 @@ class RequestContext:
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def require_group(self, operation: AclOperation, group_id: str) -> None:
+        if group_id == DELAY_GROUP:
+            raise KafkaError(
+                ErrorCode.INVALID_GROUP_ID,
+                f"brokers use the group '{DELAY_GROUP}' for delay topics: choose another name",
+            )
         if not self.may(operation, _GROUP, group_id):
             raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 

@@ -33,6 +33,7 @@ from penstock.broker.audit.changes import AUDITED
 from penstock.broker.context import RequestContext, Services, spawned
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.handled_apis import CONSUMER_GROUP_APIS, HANDLED, SHARE_GROUP_APIS
 from penstock.broker.handlers.audited_requests import handle_audited
 from penstock.broker.handlers.large_requests import free
 from penstock.broker.identity import Identity
@@ -54,8 +55,7 @@ from penstock.wire.messages.base import Buffer, Request, Response
 _log = logging.getLogger(__name__)
 
 _SHORTEST: Final = 10
-"""Size of the shortest request header: API key, version, correlation id and client id length. A
-produce request is always longer."""
+"""Size of the shortest request header. A produce request is always longer."""
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _start: Final = Struct(">hhi").unpack_from
 """Reads the API key, the version and the correlation id."""
@@ -63,87 +63,10 @@ _key: Final = Struct(">h").unpack_from
 
 Handler = Callable[[Request, RequestContext], Response | asyncio.Future[Response] | None]
 
-HANDLED: Final[dict[ApiKey, str]] = {
-    ApiKey.PRODUCE: "penstock.broker.handlers.produce",
-    ApiKey.FETCH: "penstock.broker.handlers.fetch",
-    ApiKey.LIST_OFFSETS: "penstock.broker.handlers.list_offsets",
-    ApiKey.METADATA: "penstock.broker.handlers.metadata",
-    ApiKey.OFFSET_COMMIT: "penstock.broker.handlers.offset_commit",
-    ApiKey.OFFSET_FETCH: "penstock.broker.handlers.offset_fetch",
-    ApiKey.FIND_COORDINATOR: "penstock.broker.handlers.find_coordinator",
-    ApiKey.JOIN_GROUP: "penstock.broker.handlers.join_group",
-    ApiKey.HEARTBEAT: "penstock.broker.handlers.heartbeat",
-    ApiKey.LEAVE_GROUP: "penstock.broker.handlers.leave_group",
-    ApiKey.SYNC_GROUP: "penstock.broker.handlers.sync_group",
-    ApiKey.DESCRIBE_GROUPS: "penstock.broker.handlers.describe_groups",
-    ApiKey.LIST_GROUPS: "penstock.broker.handlers.list_groups",
-    ApiKey.SASL_HANDSHAKE: "penstock.broker.handlers.sasl_handshake",
-    ApiKey.API_VERSIONS: "penstock.broker.handlers.api_versions",
-    ApiKey.CREATE_TOPICS: "penstock.broker.handlers.create_topics",
-    ApiKey.DELETE_TOPICS: "penstock.broker.handlers.delete_topics",
-    ApiKey.DELETE_RECORDS: "penstock.broker.handlers.delete_records",
-    ApiKey.INIT_PRODUCER_ID: "penstock.broker.handlers.init_producer_id",
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: "penstock.broker.handlers.offset_for_leader_epoch",
-    ApiKey.ADD_PARTITIONS_TO_TXN: "penstock.broker.handlers.add_partitions_to_txn",
-    ApiKey.ADD_OFFSETS_TO_TXN: "penstock.broker.handlers.add_offsets_to_txn",
-    ApiKey.END_TXN: "penstock.broker.handlers.end_txn",
-    ApiKey.WRITE_TXN_MARKERS: "penstock.broker.handlers.write_txn_markers",
-    ApiKey.TXN_OFFSET_COMMIT: "penstock.broker.handlers.txn_offset_commit",
-    ApiKey.DESCRIBE_ACLS: "penstock.broker.handlers.describe_acls",
-    ApiKey.CREATE_ACLS: "penstock.broker.handlers.create_acls",
-    ApiKey.DELETE_ACLS: "penstock.broker.handlers.delete_acls",
-    ApiKey.DESCRIBE_CONFIGS: "penstock.broker.handlers.describe_configs",
-    ApiKey.ALTER_CONFIGS: "penstock.broker.handlers.alter_configs",
-    ApiKey.ALTER_REPLICA_LOG_DIRS: "penstock.broker.handlers.alter_replica_log_dirs",
-    ApiKey.DESCRIBE_LOG_DIRS: "penstock.broker.handlers.describe_log_dirs",
-    ApiKey.SASL_AUTHENTICATE: "penstock.broker.handlers.sasl_authenticate",
-    ApiKey.CREATE_PARTITIONS: "penstock.broker.handlers.create_partitions",
-    ApiKey.CREATE_DELEGATION_TOKEN: "penstock.broker.handlers.create_delegation_token",
-    ApiKey.RENEW_DELEGATION_TOKEN: "penstock.broker.handlers.renew_delegation_token",
-    ApiKey.EXPIRE_DELEGATION_TOKEN: "penstock.broker.handlers.expire_delegation_token",
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: "penstock.broker.handlers.describe_delegation_token",
-    ApiKey.DELETE_GROUPS: "penstock.broker.handlers.delete_groups",
-    ApiKey.ELECT_LEADERS: "penstock.broker.handlers.elect_leaders",
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: "penstock.broker.handlers.incremental_alter_configs",
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "penstock.broker.handlers.alter_partition_reassignments",
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: "penstock.broker.handlers.list_partition_reassignments",
-    ApiKey.OFFSET_DELETE: "penstock.broker.handlers.offset_delete",
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: "penstock.broker.handlers.describe_client_quotas",
-    ApiKey.ALTER_CLIENT_QUOTAS: "penstock.broker.handlers.alter_client_quotas",
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
-        "penstock.broker.handlers.describe_user_scram_credentials"
-    ),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "penstock.broker.handlers.alter_user_scram_credentials",
-    ApiKey.UPDATE_FEATURES: "penstock.broker.handlers.update_features",
-    ApiKey.DESCRIBE_QUORUM: "penstock.broker.handlers.describe_quorum",
-    ApiKey.DESCRIBE_CLUSTER: "penstock.broker.handlers.describe_cluster",
-    ApiKey.DESCRIBE_PRODUCERS: "penstock.broker.handlers.describe_producers",
-    ApiKey.UNREGISTER_BROKER: "penstock.broker.handlers.unregister_broker",
-    ApiKey.DESCRIBE_TRANSACTIONS: "penstock.broker.handlers.describe_transactions",
-    ApiKey.LIST_TRANSACTIONS: "penstock.broker.handlers.list_transactions",
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "penstock.broker.handlers.get_telemetry_subscriptions",
-    ApiKey.PUSH_TELEMETRY: "penstock.broker.handlers.push_telemetry",
-    ApiKey.LIST_CONFIG_RESOURCES: "penstock.broker.handlers.list_config_resources",
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "penstock.broker.handlers.describe_topic_partitions",
-    ApiKey.END_TRANSACTIONS: "penstock.broker.handlers.end_transactions",
-    ApiKey.DESCRIBE_ROLES: "penstock.broker.handlers.describe_roles",
-    ApiKey.ALTER_ROLES: "penstock.broker.handlers.alter_roles",
-    ApiKey.CHECK_ACCESS: "penstock.broker.handlers.check_access",
-}
-"""The APIs that every broker serves, with the module that handles each."""
-
-CONSUMER_GROUP_APIS: Final[dict[ApiKey, str]] = {
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: "penstock.broker.handlers.consumer_group_heartbeat",
-    ApiKey.CONSUMER_GROUP_DESCRIBE: "penstock.broker.handlers.consumer_group_describe",
-}
-"""Clients use these whenever they are advertised, so a setting must turn them on."""
-
 
 def load_handlers() -> None:
-    """Loads all handlers and codecs now.
-
-    Otherwise the first request of each API loads them, and every other request waits meanwhile."""
-    for api_key, module in HANDLED.items():
+    """Loads the handlers and codecs that brokers serve by default, so that no request waits."""
+    for api_key, module in (HANDLED | CONSUMER_GROUP_APIS | SHARE_GROUP_APIS).items():
         import_module(module)
         prepare(api_key)
 
@@ -151,10 +74,11 @@ def load_handlers() -> None:
 class Dispatcher:
     """Finds the handler of an API. Handlers are loaded on first use, to keep startup fast."""
 
-    def __init__(self, consumer_groups: bool = False) -> None:
+    def __init__(self, consumer_groups: bool = True, share_groups: bool = True) -> None:
         self._modules: dict[int, ModuleType] = {}
         self._handlers: dict[int, Handler] = {}
-        self.apis = frozenset({*HANDLED, *CONSUMER_GROUP_APIS} if consumer_groups else HANDLED)
+        switched = (CONSUMER_GROUP_APIS, consumer_groups), (SHARE_GROUP_APIS, share_groups)
+        self.apis = frozenset(HANDLED).union(*(apis for apis, is_on in switched if is_on))
         self.served = served(self.apis)
 
     def handler(self, api_key: int) -> Handler:
@@ -184,7 +108,7 @@ class Dispatcher:
     def _module(self, api_key: int) -> ModuleType:
         module = self._modules.get(api_key)
         if module is None:
-            name = (HANDLED | CONSUMER_GROUP_APIS)[ApiKey(api_key)]
+            name = (HANDLED | CONSUMER_GROUP_APIS | SHARE_GROUP_APIS)[ApiKey(api_key)]
             module = self._modules[api_key] = import_module(name)
         return module
 
@@ -306,8 +230,7 @@ class BrokerSession:
     def _serve_decoded(
         self, frame: memoryview, refusal: Exception | None, meter: RequestMeter | None = None
     ) -> Answer:
-        """Serves a request through its handler. `refusal` is the error that the fast path got for
-        the request's batch."""
+        """Serves a request through its handler. `refusal` is the error of the fast path."""
         began = self._now()
         self._overlaps = False
         if len(frame) > self._slicing.frame_bytes and (
@@ -420,7 +343,8 @@ class BrokerSession:
         return encoded
 
     def on_closed(self) -> None:
-        """Does nothing: a client's state on this broker outlives its connection."""
+        """Ends share sessions. Other state of a client outlives its connection."""
+        self._services.shares.on_closed(self._peer.turn)
 
     def _later(
         self,

@@ -40,3 +40,11 @@ def code_of(error: Exception) -> ErrorCode:
     if isinstance(error, ProtocolError):
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def only_failure(failures: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """Returns the only exception of a group, at any depth of nesting; None if there are several."""
+    if len(failures.exceptions) != 1:
+        return None
+    inner = failures.exceptions[0]
+    return only_failure(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -100,6 +100,8 @@ async def _serve(
     store_threads = Threads(_STORE_THREADS)
     # One thread: many handshakes must not take the processors from the clients that are connected.
     handshake_threads = Threads(1)
+    # One thread: regular expressions of consumer groups must not delay the syncing of logs.
+    matching_threads = Threads(1)
     clock, random = SystemClock(), SystemRandom()
     store = await open_store(config, clock, random, store_threads)
     loading: list[asyncio.Task[None]] = []
@@ -128,6 +130,7 @@ async def _serve(
             boot_id=system_boot_id,
             keys=open_keys(config, random),
             handshakes=handshake_threads,
+            matching=matching_threads,
         )
         broker = Broker(env, config)
         async with watching(env, config, broker, stop) as watch:
@@ -137,6 +140,7 @@ async def _serve(
         await store.close()
         store_threads.close()
         handshake_threads.close()
+        matching_threads.close()
         threads.close()
     return 0
 

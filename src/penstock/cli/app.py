@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "txn": "penstock.cli.txn",
     "produce": "penstock.cli.produce",
     "consume": "penstock.cli.consume",
+    "queue": "penstock.cli.queue",
     "log": "penstock.cli.log",
     "cert": "penstock.cli.cert",
     "profile": "penstock.cli.profile",
@@ -53,6 +54,7 @@ Examples:
   penstock topic create orders --partitions 3     create a topic
   echo hello | penstock produce orders            send records
   penstock consume orders --from-beginning        read records
+  penstock queue put jobs "resize cat.png"        put a job into a queue
   penstock console                                open a web console
   penstock status                                 show brokers and problems
   penstock doctor                                 check this machine

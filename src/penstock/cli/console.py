@@ -20,16 +20,16 @@ TOKEN_VARIABLE: Final = "PENSTOCK_CONSOLE_TOKEN"  # noqa: S105 -- the name of it
 
 _HELP = """Serve the web console of a cluster.
 
-It shows topics, messages, groups, brokers and pipelines.
+It shows topics, messages, groups, queues, brokers and pipelines.
 
-Prints `console URL` when browsers can connect. By default only browsers on this machine can. With
-any other --host, browsers need a token: give one with --token, or use the generated one, which is
-printed with the URL.
+It prints `console URL` when browsers can connect. By default only browsers on this machine can
+connect. With any other --host, browsers need a token: give one with --token, or use the generated
+one, which is printed with the URL.
 
 With --sign-in, people sign in with their user names and passwords of the cluster, and each acts
 with their own rights. The login of a profile is then not used. Otherwise everybody acts with the
 login of the profile. With --mechanism OAUTHBEARER people sign in at an OpenID provider. If the
-console has a secret there, set PENSTOCK_CONSOLE_OAUTH_SECRET.
+provider gave the console a secret, set PENSTOCK_CONSOLE_OAUTH_SECRET.
 
 \b
 Examples:

@@ -35,6 +35,7 @@ _ANSWER_MS: Final = 10_000
 _INTERNAL_TOPICS: Final = {
     "__consumer_offsets": "offsets.topic.replication.factor",
     "__transaction_state": "transaction.state.log.replication.factor",
+    "__share_group_state": "share.coordinator.state.topic.replication.factor",
 }
 
 

@@ -21,12 +21,12 @@ from penstock.cli.output import (
 )
 from penstock.cli.session import DEFAULT_BOOTSTRAP, confirm, connect, report, report_deleted, run
 from penstock.cli.tables import Column, table
-from penstock.cli.times import TIME_FORMS
 from penstock.cli.watching import Interval, Watch, shown
 from penstock.client.admin.admin import Admin
 from penstock.client.admin.group_reset import Move, Target, plan
 from penstock.client.admin.groups import GroupListing
 from penstock.client.errors import BrokerError, ClientError
+from penstock.client.times import TIME_FORMS
 from penstock.topic_partition import TopicPartition
 
 _LIST_HELP = """List the consumer groups.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.cli.output import CommandFailed, printable
-from penstock.cli.times import parse_time_ms
 from penstock.client.admin.group_reset import Kind, Move, Target
 from penstock.client.errors import BrokerError
+from penstock.client.times import parse_time_ms
 from penstock.runtime import SystemClock
 from penstock.topic_partition import TopicPartition
 

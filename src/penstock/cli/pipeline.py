@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 _INIT_HELP = """Create a pipeline project in a new folder NAME. It runs without changes.
 
-The project has definitions, a generator of sample records, tests and a README. Change it to what
-you need. If a broker answers, the topics of the project are created, too.
+The project has definitions, a generator of sample records, tests and a README. Change it as you
+need. If a broker answers, the topics of the project are also created.
 
 \b
 Examples:
@@ -79,10 +79,10 @@ Examples:
 """
 _RUN_HELP = """Run a pipeline once, or with --continuous until Ctrl-C.
 
-A run reads the pipeline's topics, brings its tables up to date and stops. With --continuous, Spark
-is started only once. Ctrl-C waits for the
-current round, so that no table is left incomplete; a second Ctrl-C stops at once. The progress of
-each flow is saved, so a run continues where the last one ended.
+A run reads the pipeline's topics, brings its tables up to date and stops. With --continuous, it
+repeats this, and starts Spark only once. Ctrl-C waits for the current round, so that no table is
+left incomplete; a second Ctrl-C stops at once. The progress of each flow is saved, so a run
+continues where the last one ended.
 
 --master says where Spark runs: on this machine, on a cluster (spark://HOST:PORT, yarn, k8s://...)
 or on a Connect server (sc://HOST).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -21,39 +20,32 @@ from penstock.cli.output import (
     time_text,
 )
 from penstock.cli.pipeline_backfill_view import COLUMNS, OPEN, backfills_json, progress_text, row
-from penstock.cli.pipeline_session import Deployed, done, open_catalog
-from penstock.cli.session import (
-    CLIENT_ID,
-    CONNECT_TIMEOUT_MS,
-    DEFAULT_BOOTSTRAP,
-    checked,
-    confirm,
-)
+from penstock.cli.pipeline_session import Deployed, done, open_catalog, told
+from penstock.cli.session import DEFAULT_BOOTSTRAP, confirm, connect
 from penstock.cli.tables import table
-from penstock.cli.times import TIME_FORMS, parse_time_ms
+from penstock.client.times import TIME_FORMS, parse_time_ms
 from penstock.runtime import SystemClock
 
 if TYPE_CHECKING:
-    from penstock.spark.deployments.backfill_plan import Figures, FlowToFill, LogFacts
-    from penstock.spark.deployments.model import Deployment
+    from penstock.spark.deployments.backfill_plan import Figures
+    from penstock.spark.deployments.backfill_requests import PlannedBackfill
     from penstock.spark.stream_position import BackfillRequest
-    from penstock.topic_partition import TopicPartition
 
 _HELP = """Let a flow of a deployed pipeline read older records of its topics.
 
 The running stream reads them beside new records, into the same table, each exactly once. Records
-that the flow has read before are left out, unless --again is given. The range is that of the
-records' timestamps. Shows first what would be read.
+that the flow has read before are left out, unless --again is given. --from and --to are compared
+with the timestamps of the records. The command first shows what would be read, and asks.
 
-The backfill goes on after failures, restarts and new versions. See its progress with --list or
+The backfill continues after failures, restarts and new versions. See its progress with --list or
 penstock pipeline status, and end it with --cancel.
 
 \b
 Examples:
-  penstock pipeline backfill views clicks --from 2026-01-01 --to 2026-02-01
-  penstock pipeline backfill views clicks --from 7d --again --wait
+  penstock pipeline backfill views page_views --from 2026-01-01 --wait
+  penstock pipeline backfill views page_views --from 30d --to 7d --again
   penstock pipeline backfill views --list
-  penstock pipeline backfill views clicks --cancel
+  penstock pipeline backfill views page_views --cancel
 """
 _SIZE: Final = re.compile(r"(\d{1,12})\s*([kmg]?)i?b?", re.IGNORECASE)
 
@@ -68,18 +60,17 @@ def backfill(
     *,
     since: Annotated[str | None, typer.Option("--from", metavar="TIME", help=TIME_FORMS)] = None,
     to: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Default: now.")] = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Include records it has already read.")
-    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Include records already read.")] = False,
     bytes_max: Annotated[
         str,
-        typer.Option("--max-bytes-per-trigger", metavar="SIZE", help="Read in each micro-batch."),
+        typer.Option("--max-bytes-per-trigger", metavar="SIZE", help="Limit of a micro-batch."),
     ] = "64m",
     show: Annotated[bool, typer.Option("--list", help="Show the last backfills.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop it; what it read stays.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, metavar="S", help="Of --wait, in seconds.")
+        float,
+        typer.Option("--timeout", min=1, metavar="S", help="How long --wait waits, in seconds."),
     ] = 86_400.0,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -112,7 +103,9 @@ def _request(
     flow: str, since: str, to: str | None, now_ms: int, *, again: bool, bytes_max: str
 ) -> BackfillRequest:
     """Returns the request without its ranges."""
-    from penstock.spark.stream_position import BackfillRequest  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments.backfill_requests import (  # noqa: PLC0415 -- for speed
+        new_request,
+    )
 
     times = []
     for option, text in (("--from", since), ("--to", "now" if to is None else to)):
@@ -124,16 +117,9 @@ def _request(
         raise CommandFailed(
             f"--from {time_text(times[0])} is not before --to {time_text(times[1])}"
         )
-    return BackfillRequest(
-        0,
-        flow,
-        {},
-        again=again,
-        bytes_max=parse_bytes(bytes_max),
-        from_ms=times[0],
-        to_ms=times[1],
-        requested_ms=now_ms,
-    )
+    size = parse_bytes(bytes_max)
+    with told():
+        return new_request(flow, times[0], times[1], now_ms, again=again, bytes_max=size)
 
 
 def parse_bytes(text: str) -> int:
@@ -155,22 +141,15 @@ def _begin(
     json: bool,
     wait_s: float | None,
 ) -> None:
-    from penstock.spark.deployments.backfill_plan import check_figures  # noqa: PLC0415 -- for speed
-    from penstock.spark.offset_ranges import to_json  # noqa: PLC0415 -- for speed
-
-    flow, found = done(_planned(bootstrap, name, request))
+    plan = done(_planned(bootstrap, name, request))
     if not json:
-        for line in _texts(request, found):
+        for line in _texts(request, plan.found):
             emit(line)
-
-    async def check() -> None:
-        check_figures(flow, found, again=request.again)
-
-    done(check())
-    confirm(_question(request, found), yes=yes)
-    wanted = replace(request, ranges=to_json(found.ranges), sources=flow.sources)
-    made = done(_requested(bootstrap, name, wanted, found))
-    result = {"id": made.id, "flow": made.flow, **_figures_json(found)}
+    with told():
+        plan.check()
+    confirm(_question(request, plan.found), yes=yes)
+    made = done(_requested(bootstrap, name, plan))
+    result = {"id": made.id, "flow": made.flow, **_figures_json(plan.found)}
     text = f"backfill {made.id} of {printable(made.flow)} is requested"
     if wait_s is None:
         _tell(result, text, json=json)
@@ -181,51 +160,18 @@ def _begin(
     _tell({**result, **ended}, f"backfill {made.id}: {progress_text(ended)}", json=json)
 
 
-async def _planned(
-    bootstrap: str, name: str, request: BackfillRequest
-) -> tuple[FlowToFill, Figures]:
+async def _planned(bootstrap: str, name: str, request: BackfillRequest) -> PlannedBackfill:
     """Looks at the flow and at its topics. Changes nothing."""
-    from penstock.spark.deployments import backfill_plan  # noqa: PLC0415 -- for speed
-    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
-    from penstock.spark.pipelines.project import BOOTSTRAP_SETTING  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments import backfill_requests  # noqa: PLC0415 -- for speed
 
     async with open_catalog(bootstrap) as catalog:
         await catalog.caught_up()
         deployment = catalog.deployment(name)
         version = catalog.versions.get((name, deployment.version))
         status = catalog.statuses.get(name)
-    if version is None:
-        raise PipelineError(f"{name} has no version {deployment.version}: deploy it again")
-    flow = backfill_plan.flow_to_fill(deployment, version, status, request.flow)
-    backfill_plan.with_request(deployment, status, request)
-    address = deployment.settings.get(BOOTSTRAP_SETTING, bootstrap)
-    facts = await _facts(address, flow.topic_partitions, request)
-    return flow, backfill_plan.figures(flow, facts, again=request.again)
-
-
-async def _facts(
-    bootstrap: str, topic_partitions: list[TopicPartition], request: BackfillRequest
-) -> LogFacts:
-    from penstock.aio import Admin  # noqa: PLC0415 -- for speed
-    from penstock.spark.deployments.backfill_plan import LogFacts  # noqa: PLC0415 -- for speed
-
-    async with Admin(
-        checked(bootstrap),
-        client_id=CLIENT_ID,
-        socket_connection_setup_timeout_ms=CONNECT_TIMEOUT_MS,
-    ) as admin:
-        earliest, latest, first, last = [
-            await admin.list_offsets(dict.fromkeys(topic_partitions, when))
-            for when in ("earliest", "latest", request.from_ms, request.to_ms)
-        ]
-    ends = {each: 0 if at is None else at.offset for each, at in latest.items()}
-    return LogFacts(
-        {each: 0 if at is None else at.offset for each, at in earliest.items()},
-        ends,
-        {each: ends[each] if at is None else at.offset for each, at in first.items()},
-        {each: ends[each] if at is None else at.offset for each, at in last.items()},
-        {each: at.timestamp for each, at in first.items() if at is not None},
-    )
+    flow = backfill_requests.checked_flow(deployment, version, status, request)
+    async with connect(backfill_requests.broker_address(deployment, bootstrap)) as admin:
+        return await backfill_requests.planned(admin, flow, request)
 
 
 def _texts(request: BackfillRequest, found: Figures) -> list[str]:
@@ -262,53 +208,18 @@ def _figures_json(found: Figures) -> dict[str, Any]:
     }
 
 
-async def _requested(
-    bootstrap: str, name: str, request: BackfillRequest, found: Figures
-) -> BackfillRequest:
-    from penstock.spark.deployments.backfill_plan import with_request  # noqa: PLC0415 -- for speed
+async def _requested(bootstrap: str, name: str, plan: PlannedBackfill) -> BackfillRequest:
+    from penstock.spark.deployments import backfill_requests  # noqa: PLC0415 -- for speed
 
     async with open_catalog(bootstrap) as catalog:
-        await catalog.caught_up()
-
-        def numbered(old: Deployment) -> BackfillRequest:
-            return replace(request, id=old.revision + 1, requested_by=catalog.user)
-
-        def change(old: Deployment) -> Deployment:
-            status = catalog.statuses.get(name)
-            return replace(old, backfills=with_request(old, status, numbered(old)))
-
-        again = ", again" if request.again else ""
-        text = (
-            f"{request.flow}: {found.records:,} records of {time_text(request.from_ms)} to "
-            f"{time_text(request.to_ms)}{again}"
-        )
-        catalog.deployment(name)
-        made = await catalog.change(name, change, "backfill-requested", text)
-        return made.backfills[-1]
+        return await backfill_requests.requested(catalog, name, plan)
 
 
 async def _cancelled(bootstrap: str, name: str, flow: str) -> BackfillRequest:
-    from penstock.spark.deployments.backfill_plan import open_request  # noqa: PLC0415 -- for speed
-    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments import backfill_requests  # noqa: PLC0415 -- for speed
 
     async with open_catalog(bootstrap) as catalog:
-        await catalog.caught_up()
-        ended: list[BackfillRequest] = []
-
-        def change(old: Deployment) -> Deployment:
-            found = open_request(old, catalog.statuses.get(name), flow)
-            if found is None:
-                raise PipelineError(f"{flow} has no backfill that could be cancelled")
-            ended.append(found)
-            changed = [
-                replace(each, cancelled=True) if each.id == found.id else each
-                for each in old.backfills
-            ]
-            return replace(old, backfills=changed)
-
-        catalog.deployment(name)
-        await catalog.change(name, change, "backfill-cancel-requested", flow)
-        return ended[-1]
+        return await backfill_requests.cancelled(catalog, name, flow)
 
 
 # -- progress -------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.output import printable, time_text
@@ -10,8 +9,6 @@ from penstock.cli.tables import Column
 
 if TYPE_CHECKING:
     from penstock.spark.deployments.catalog import Catalog
-    from penstock.spark.deployments.model import Status
-    from penstock.spark.stream_position import BackfillRequest
 
 OPEN: Final = frozenset({"REQUESTED", "RUNNING", "CANCELLING"})
 COLUMNS: Final = (
@@ -31,53 +28,9 @@ COLUMNS: Final = (
 
 def backfills_json(catalog: Catalog, name: str) -> list[dict[str, Any]]:
     """Returns the last backfills of a deployment, the oldest first."""
-    from penstock.spark.deployments.backfill_plan import (  # noqa: PLC0415 -- for speed
-        state_of,
-        status_of,
-    )
+    from penstock.spark.deployments.backfill_requests import listed  # noqa: PLC0415 -- for speed
 
-    deployment = catalog.deployment(name)
-    status = catalog.statuses.get(name)
-    found = []
-    for each in deployment.backfills:
-        known = status_of(status, each)
-        rate = _rate(status, each) if known is not None and known.state == "RUNNING" else {}
-        found.append(
-            {
-                "id": each.id,
-                "flow": each.flow,
-                "state": state_of(status, each),
-                "done": 0 if known is None else known.done,
-                "total": _total(each) if known is None else known.total,
-                "lost": 0 if known is None else known.lost,
-                "per_s": rate.get("per_s"),
-                "left_s": rate.get("left_s"),
-                "from_ms": each.from_ms,
-                "to_ms": each.to_ms,
-                "again": each.again,
-                "requested_ms": each.requested_ms,
-                "requested_by": each.requested_by,
-            }
-        )
-    return found
-
-
-def _rate(status: Status | None, request: BackfillRequest) -> Mapping[str, Any]:
-    flows = [] if status is None else status.run.get("flows")
-    for view in flows if isinstance(flows, list) else []:
-        current = view.get("backfill") if isinstance(view, dict) else None
-        if isinstance(current, dict) and view.get("name") == request.flow:
-            return current if current.get("id") == request.id else {}
-    return {}
-
-
-def _total(request: BackfillRequest) -> int:
-    return sum(
-        end - start
-        for partitions in request.ranges.values()
-        for ranges in partitions.values()
-        for start, end in ranges
-    )
+    return listed(catalog.deployment(name), catalog.statuses.get(name))
 
 
 def row(each: dict[str, Any]) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -32,7 +32,7 @@ from penstock.cli.pipeline_recompute import (
 from penstock.cli.pipeline_session import KeepCheckpoint, Reset, done, open_catalog, told
 from penstock.cli.progress import progress_bar
 from penstock.cli.session import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, checked, confirm
-from penstock.cli.times import parse_duration_ms
+from penstock.client.times import parse_duration_ms
 
 if TYPE_CHECKING:
     from penstock.spark.deployments.change_plan import NewVersion
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 HELP = """Deploy a pipeline: a project, or a script (job.py) with its folder.
 
-Its files are stored in the cluster, and a worker (penstock pipeline worker) runs it, restarts it
-and keeps its logs. Deploying again creates a new version. An option that is not given stays as it
-was; --conf and --secret replace all earlier ones.
+The cluster stores its files. A worker (penstock pipeline worker) runs it, restarts it and keeps its
+logs. Deploying again creates a new version. An option that you leave out keeps its earlier value;
+--conf and --secret replace all earlier ones.
 
-Says first what happens to the checkpoint of each flow. A flow that cannot keep it needs --reset or
---keep-checkpoint. With --recompute, the running version goes on until the new one has computed the
-tables from the beginning.
+Before a change, deploy says what happens to the checkpoint of each flow. A flow that cannot keep
+its checkpoint needs --reset or --keep-checkpoint. With --recompute, the running version continues
+until the new version has computed the tables from the beginning.
 
 \b
 Examples:
@@ -92,20 +92,20 @@ _NoConf = Annotated[bool, typer.Option("--no-conf", help="Remove all Spark setti
 _NoSecrets = Annotated[bool, typer.Option("--no-secrets", help="Remove all secrets.")]
 _Secret = Annotated[
     list[str] | None,
-    typer.Option("--secret", metavar="NAME", help="A worker has its value. Repeatable."),
+    typer.Option("--secret", metavar="NAME", help="A secret that workers have. Repeatable."),
 ]
 _Storage = Annotated[
-    str | None, typer.Option("--storage", metavar="URL", help="For tables; all workers reach it.")
+    str | None, typer.Option("--storage", metavar="URL", help="For tables and checkpoints.")
 ]
 _AutoRollback = Annotated[
     bool | None,
     typer.Option("--auto-rollback/--no-auto-rollback", help="Go back if the version fails."),
 ]
-_Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="For the history.")]
+_Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="A text for the history.")]
 _Stopped = Annotated[bool, typer.Option("--stopped", help="Deploy, but do not start.")]
-_Wait = Annotated[bool, typer.Option("--wait", help="Wait until the version works.")]
+_Wait = Annotated[bool, typer.Option("--wait", help="Wait until a round is completed.")]
 _Timeout = Annotated[
-    float, typer.Option("--timeout", min=1, metavar="S", help="Of --wait, in seconds.")
+    float, typer.Option("--timeout", min=1, metavar="S", help="How long --wait waits, in seconds.")
 ]
 _Brokers = Annotated[
     str | None,
@@ -114,7 +114,7 @@ _Brokers = Annotated[
         "-b",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
-        help="Default: brokers of the project.",
+        help="Default: the brokers of the project.",
     ),
 ]
 _MEMORY: Final = re.compile(r"(\d{1,7})\s*(m|mb|g|gb)?", re.IGNORECASE)
@@ -270,18 +270,18 @@ async def _planned(
     """Compares the project with the version that runs. Changes nothing."""
     from penstock.spark.deployments import checkpoint_rules  # noqa: PLC0415 -- for speed
     from penstock.spark.deployments.change_plan import NewVersion  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments.storage_place import check_storage  # noqa: PLC0415 -- for speed
 
     async with open_catalog(bootstrap) as catalog:
         await catalog.caught_up()
         old = catalog.deployments.get(name)
         before = None if old is None else catalog.versions.get((name, old.version))
-        others = {each.storage: each.name for each in catalog.deployments.values()}
+        others = dict(catalog.deployments)
     flows = {} if before is None else before.flows
     changes = checkpoint_rules.compare(flows, files.flows)
     decision = checkpoint_rules.decide(changes, options.reset, options.keep)
     storage = options.storage if options.storage is not None else files.storage or None
-    if storage:
-        _check_storage(storage, name, others)
+    check_storage(storage or "", name, others)
     used = storage if storage is not None else "" if old is None else old.storage
     _check_resets(decision, files.kind, used)
     plan = NewVersion(
@@ -304,19 +304,6 @@ async def _planned(
         expected_version=0 if old is None else old.version,
     )
     return plan, decision
-
-
-def _check_storage(storage: str, name: str, used: Mapping[str, str]) -> None:
-    """Raises `PipelineError` if another deployment has the same storage: their checkpoints would
-    mix."""
-    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
-
-    owner = used.get(storage, name)
-    if owner != name:
-        raise PipelineError(
-            f"{storage} is the storage of {owner}: give each pipeline its own, such as "
-            f"{storage.rstrip('/')}/{name}"
-        )
 
 
 def _check_resets(decision: Decision, kind: Kind, storage: str) -> None:

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 _HELP = """Preview a pipeline on real records while you edit it. Writes nowhere.
 
 Reads the last records of the pipeline's topics, runs its definitions on them and shows the rows of
-every table and of every topic that it would send to. Saving a file of the project shows the new
-result, with the rows that changed first. With --follow, new records do so, too. Ctrl-C ends it.
+every table and of every topic that it would send to. When you save a file of the project, it shows
+the new result, with the changed rows first. With --follow, it also does this when there are new
+records. Ctrl-C stops it.
 
 \b
 Examples:

@@ -39,8 +39,8 @@ Examples:
 """
 _ROLLBACK_HELP = """Go back to an earlier version of a deployed pipeline.
 
-Without --to: to the last version that worked, or to the one before. Checkpoints are treated as by
-penstock pipeline deploy.
+Without --to, it goes back to the last version that worked, or else to the version before the
+current one. Checkpoints are handled as in penstock pipeline deploy.
 
 \b
 Examples:

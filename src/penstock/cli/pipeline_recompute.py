@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
@@ -12,24 +12,23 @@ from penstock.cli.options import Bootstrap, Json, Yes
 from penstock.cli.output import CommandFailed, count, emit, emit_json, pipe_guard, printable
 from penstock.cli.pipeline_session import Deployed, done, open_catalog, told
 from penstock.cli.session import DEFAULT_BOOTSTRAP, checked, confirm, connect
-from penstock.cli.times import parse_duration_ms
+from penstock.client.times import parse_duration_ms
 from penstock.runtime import SystemClock
-from penstock.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.spark.deployments.catalog import Catalog
     from penstock.spark.deployments.change_plan import NewVersion
     from penstock.spark.deployments.generations import RecomputeOrder
-    from penstock.spark.deployments.model import Deployment, Version
+    from penstock.spark.deployments.model import Deployment
     from penstock.spark.pipelines.recompute_scope import PipelineParts
 
 _RECOMPUTE_HELP = """Compute the tables of a deployed pipeline again, from the beginning.
 
-The running version goes on. A second driver of the same pipeline reads the topics from the
-beginning into new tables. When they have caught up, they take the place of the old ones in one
-step. The old ones are kept for a time: penstock pipeline swap NAME --back.
+The running version continues. A second driver of the same pipeline reads the topics from the
+beginning into new tables. When they have caught up, they replace the old ones in one step. The old
+tables are kept for a time; penstock pipeline swap NAME --back returns to them.
 
-All streaming tables of the pipeline must be named. For other code: penstock pipeline deploy
+Name all streaming tables of the pipeline. To recompute with new code, use penstock pipeline deploy
 --recompute TABLE,TABLE.
 
 \b
@@ -40,8 +39,8 @@ Examples:
 """
 _SWAP_HELP = """Put recomputed tables in the place of the old ones, as soon as they have caught up.
 
-With --back: return to the tables and the version before the last swap, while they are kept. They
-continue where they stopped.
+With --back, the pipeline returns to the tables and the version before the last swap, while they are
+kept. They continue where they stopped.
 
 \b
 Examples:
@@ -53,11 +52,11 @@ MANUAL: Final = "manual"
 WHEN_CAUGHT_UP: Final = "when-caught-up"
 Swap = Annotated[
     str | None,
-    typer.Option("--swap", metavar="WHEN", help="Of --recompute: manual or when-caught-up."),
+    typer.Option("--swap", metavar="WHEN", help="When to swap: manual or when-caught-up."),
 ]
 Keep = Annotated[
     str | None,
-    typer.Option("--keep", metavar="TIME", help="Of --recompute: how long old tables are kept."),
+    typer.Option("--keep", metavar="TIME", help="How long old tables are kept after the swap."),
 ]
 Recompute = Annotated[
     str | None,
@@ -112,54 +111,6 @@ def parse_order(tables: str, swap: str | None, keep: str | None) -> RecomputeOrd
     return RecomputeOrder(named, "manual" if swap == MANUAL else "when-caught-up", keep_ms)
 
 
-def check_recompute(
-    deployment: Deployment,
-    running: Version | None,
-    parts: PipelineParts | None,
-    order: RecomputeOrder,
-) -> None:
-    """Raises `PipelineError` if it is known already that these tables cannot be computed again."""
-    from penstock.spark.deployments.generations import (  # noqa: PLC0415 -- for speed
-        check_no_recompute,
-    )
-    from penstock.spark.pipelines.recompute_scope import (  # noqa: PLC0415 -- for speed
-        RecomputeRefused,
-        check_scope,
-    )
-
-    check_no_recompute(deployment)
-    if running is not None and running.kind != "project":
-        raise RecomputeRefused(
-            f"{deployment.name} is a script, which decides itself where it writes: deploy it under "
-            "another --name with other tables instead"
-        )
-    if deployment.master.startswith("sc://"):
-        raise RecomputeRefused(
-            "tables on a Connect server (sc://) cannot be computed again beside the running ones: "
-            "they would have the same names there"
-        )
-    if parts is not None:
-        check_scope(parts, order.tables, () if running is None else running.flows)
-
-
-async def deleted_records(bootstrap: str, topics: Sequence[str]) -> dict[str, int]:
-    """Returns how many records retention has deleted from each of these topics, if it has."""
-    async with connect(bootstrap) as admin:
-        described = await admin.describe_topics(topics) if topics else {}
-        places = [
-            TopicPartition(name, partition.index)
-            for name, topic in described.items()
-            if not isinstance(topic, Exception)
-            for partition in topic.partitions
-        ]
-        found = await admin.list_offsets(dict.fromkeys(places, "earliest")) if places else {}
-    deleted: dict[str, int] = {}
-    for place, at in found.items():
-        if at is not None and at.offset > 0:
-            deleted[place.topic] = deleted.get(place.topic, 0) + at.offset
-    return deleted
-
-
 def confirm_deleted(deleted: dict[str, int], *, yes: bool) -> None:
     """Asks before tables are computed again from topics that have lost their first records."""
     if deleted:
@@ -198,25 +149,13 @@ def deploy_beside(
         check_name,
         prepare,
     )
-    from penstock.spark.deployments.recompute_parts import (  # noqa: PLC0415 -- for speed
-        topics_read,
-    )
 
     with told():
         files = prepare(directory)
         name = check_name(given_name or files.name)
     address = checked(bootstrap or files.bootstrap or DEFAULT_BOOTSTRAP)
 
-    async def look() -> tuple[int, dict[str, int]]:
-        async with open_catalog(address) as catalog:
-            await catalog.caught_up()
-            old = catalog.deployment(name)
-            running = catalog.versions.get((name, old.version))
-            check_recompute(old, running, files.parts, order)
-            topics = topics_read(running_graph(catalog, name))
-        return old.version, await deleted_records(address, topics)
-
-    expected, deleted = done(look())
+    expected, deleted = done(_checked(address, name, order, lambda _: files.parts))
     confirm_deleted(deleted, yes=yes)
     plan = NewVersion(
         name, files.kind, files.entry, files.archive, files.requirements, files.flows,
@@ -227,44 +166,45 @@ def deploy_beside(
 
 
 def _begin(name: str, order: RecomputeOrder, bootstrap: str, *, yes: bool, json: bool) -> None:
-    from penstock.spark.deployments import generations  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments import recompute_requests  # noqa: PLC0415 -- for speed
+
+    def parts(catalog: Catalog) -> PipelineParts | None:
+        running = catalog.versions.get((name, catalog.deployment(name).version))
+        return recompute_requests.parts_of(running, catalog.statuses.get(name))
+
+    version, deleted = done(_checked(bootstrap, name, order, parts))
+    confirm_deleted(deleted, yes=yes)
+    now_ms = SystemClock().wall_ms()
+
+    async def begin(catalog: Catalog) -> Deployment:
+        return await recompute_requests.begun(catalog, name, version, order, now_ms)
+
+    tell_begun(_changed(bootstrap, begin), json=json)
+
+
+async def _checked(
+    bootstrap: str,
+    name: str,
+    order: RecomputeOrder,
+    parts: Callable[[Catalog], PipelineParts | None],
+) -> tuple[int, dict[str, int]]:
+    """Returns the running version, and what retention has deleted from the topics it reads."""
+    from penstock.spark.deployments import recompute_requests  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments.backfill_requests import (  # noqa: PLC0415 -- for speed
+        broker_address,
+    )
     from penstock.spark.deployments.recompute_parts import (  # noqa: PLC0415 -- for speed
-        running_parts,
         topics_read,
     )
 
-    async def look() -> tuple[Deployment, dict[str, int]]:
-        async with open_catalog(bootstrap) as catalog:
-            await catalog.caught_up()
-            deployment = catalog.deployment(name)
-            running = catalog.versions.get((name, deployment.version))
-            graph = running_graph(catalog, name)
-            parts = None if running is None else running_parts(graph, running.flows)
-            check_recompute(deployment, running, parts, order)
-        return deployment, await deleted_records(bootstrap, topics_read(graph))
-
-    found, deleted = done(look())
-    confirm_deleted(deleted, yes=yes)
-
-    def begin(old: Deployment) -> Deployment:
-        if old.version != found.version:
-            from penstock.spark.deployments.catalog_errors import (  # noqa: PLC0415 -- rare
-                ChangeConflict,
-            )
-
-            raise ChangeConflict(name)
-        return generations.begun(old, old.version, order, SystemClock().wall_ms())
-
-    text = f"{', '.join(order.tables)}, with version {found.version}"
-    made = _changed(name, bootstrap, begin, "recompute", text)
-    tell_begun(made, json=json)
-
-
-def running_graph(catalog: Catalog, name: str) -> dict[str, Any]:
-    """Returns the graph that Spark has planned for the running version; empty if unknown."""
-    status = catalog.statuses.get(name)
-    graph = None if status is None else status.run.get("graph")
-    return graph if isinstance(graph, dict) else {}
+    async with open_catalog(bootstrap) as catalog:
+        await catalog.caught_up()
+        old = catalog.deployment(name)
+        running = catalog.versions.get((name, old.version))
+        recompute_requests.check_recompute(old, running, parts(catalog), order)
+        graph = recompute_requests.planned_graph(catalog.statuses.get(name))
+    async with connect(broker_address(old, bootstrap)) as admin:
+        return old.version, await recompute_requests.deleted_records(admin, topics_read(graph))
 
 
 def tell_begun(made: Deployment, *, json: bool) -> None:
@@ -283,9 +223,9 @@ def tell_begun(made: Deployment, *, json: bool) -> None:
 
 
 def _cancel(name: str, bootstrap: str, *, json: bool) -> None:
-    from penstock.spark.deployments import generations  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments import recompute_requests  # noqa: PLC0415 -- for speed
 
-    made = _changed(name, bootstrap, generations.cancelled, "recompute-cancelled", "")
+    made = _changed(bootstrap, lambda catalog: recompute_requests.cancelled(catalog, name))
     _tell(made, f"the recompute of {printable(name)} is cancelled; its tables are deleted", json)
 
 
@@ -298,29 +238,24 @@ def swap(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    from penstock.spark.deployments import generations  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments import recompute_requests  # noqa: PLC0415 -- for speed
 
     if back:
-
-        def change(old: Deployment) -> Deployment:
-            return generations.swapped_back(old, SystemClock().wall_ms())
-
-        made = _changed(name, bootstrap, change, "swapped-back", "")
+        now_ms = SystemClock().wall_ms()
+        made = _changed(
+            bootstrap, lambda catalog: recompute_requests.swapped_back(catalog, name, now_ms)
+        )
         text = f"{printable(name)} returns to version {made.version} and the tables before the swap"
     else:
-        made = _changed(name, bootstrap, generations.swap_asked, "swap-asked", "")
+        made = _changed(bootstrap, lambda catalog: recompute_requests.swap_asked(catalog, name))
         text = f"the tables of {printable(name)} are swapped as soon as the new ones have caught up"
     _tell(made, text, json)
 
 
-def _changed(
-    name: str, bootstrap: str, change: Callable[[Deployment], Deployment], what: str, text: str
-) -> Deployment:
+def _changed(bootstrap: str, change: Callable[[Catalog], Awaitable[Deployment]]) -> Deployment:
     async def work() -> Deployment:
         async with open_catalog(bootstrap) as catalog:
-            await catalog.caught_up()
-            change(catalog.deployment(name))  # A refusal comes before a transaction is begun.
-            return await catalog.change(name, change, what, text)
+            return await change(catalog)
 
     return done(work())
 

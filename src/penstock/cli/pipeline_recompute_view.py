@@ -2,45 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.cli.output import count, printable
 from penstock.cli.output import time_text as at
-
-if TYPE_CHECKING:
-    from penstock.spark.deployments.model import Deployment, Status
-
-
-def recompute_json(deployment: Deployment, reported: Status | None) -> dict[str, Any]:
-    """Returns what is known of the generations of the tables."""
-    recompute, kept = deployment.recompute, deployment.kept
-    progress = {} if reported is None or recompute is None else reported.recompute
-    if recompute is not None and progress.get("generation") != recompute.generation:
-        progress = {}  # Of an earlier one.
-    return {
-        "generation": deployment.generation,
-        "recompute": None
-        if recompute is None
-        else {
-            "stage": "waiting for a worker",
-            "state": "WAITING FOR A WORKER",
-            "caught_up": False,
-            **progress,
-            "generation": recompute.generation,
-            "version": recompute.version,
-            "tables": recompute.tables,
-            "swap": recompute.swap,
-            "swap_asked": recompute.asked,
-            "began_ms": recompute.began_ms,
-        },
-        "kept": None
-        if kept is None
-        else {
-            "generation": kept.generation,
-            "version": kept.version,
-            "until_ms": kept.until_ms,
-        },
-    }
 
 
 def recompute_lines(found: dict[str, Any]) -> list[str]:

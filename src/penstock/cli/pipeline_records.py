@@ -28,7 +28,7 @@ Examples:
   penstock pipeline history views
   penstock pipeline history views --since 1d --json
 """
-_LOGS_HELP = """Show what the drivers of a deployed pipeline printed, of the last hour by default.
+_LOGS_HELP = """Show what the drivers of a deployed pipeline printed, in the last hour by default.
 
 \b
 Examples:
@@ -154,7 +154,9 @@ def history(
 def logs(
     name: Deployed,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show new lines until Ctrl-C.")
+    ] = False,
     since: _Since = _DEFAULT_SINCE,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,

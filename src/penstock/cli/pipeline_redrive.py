@@ -21,15 +21,15 @@ from penstock.cli.session import (
     run,
 )
 from penstock.client.errors import Fenced
-from penstock.client.redrive import Redrive, Redriven
+from penstock.client.redrive import Redrive, Redriven, fenced_text
 
 _HELP = """Send dead letters back to the topics that they came from.
 
-TOPIC is a dead-letter topic: of a Spark source with badRecords=deadletter, or of a consumer's run.
-Its records have headers that say where they came from and what went wrong. Correct the cause first,
-or they come back.
+TOPIC is the dead-letter topic of a Spark source with badRecords=deadletter, of Consumer.run, or of
+a share group. Headers say where its records came from and what went wrong. Correct the cause first,
+or the records come back.
 
-Each record is sent back once, also if the command is interrupted and run again. Records that
+Each record is sent back once, even if the command is interrupted and run again. Records that
 --error leaves out stay in TOPIC for a later redrive. They are moved to its end.
 
 \b
@@ -56,7 +56,7 @@ def redrive(
         str, typer.Option("--to", metavar="TOPIC", help="Send all of them here instead.")
     ] = "",
     error: Annotated[
-        str, typer.Option("--error", metavar="TEXT", help="Only those with TEXT in their error.")
+        str, typer.Option("--error", metavar="TEXT", help="Only records with TEXT in their error.")
     ] = "",
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, metavar="N", help="Send at most N back.")
@@ -93,11 +93,7 @@ def redrive(
     try:
         done = run(_run(work(), quiet=quiet or json))
     except Fenced as failure:
-        raise CommandFailed(
-            f"another redrive of {printable(topic)} began meanwhile, and this one ended. Nothing "
-            "was sent twice; run the command again when the other one is done",
-            EXIT_REFUSED,
-        ) from failure
+        raise CommandFailed(fenced_text(printable(topic)), EXIT_REFUSED) from failure
     _show(topic, done, json=json, verb="sent")
 
 
@@ -132,6 +128,7 @@ def _show(topic: str, found: Redriven, *, json: bool, verb: str) -> None:
                 "sent": dict(found.sent),
                 "left": found.left,
                 "unknown": found.unknown,
+                "without_copy": found.without_copy,
                 "errors": dict(found.errors),
             }
         )
@@ -148,4 +145,9 @@ def _show(topic: str, found: Redriven, *, json: bool, verb: str) -> None:
         emit(
             f"left in {printable(topic)}: {count(found.unknown, 'record')} without a header "
             "penstock.original.topic: name a topic with --to"
+        )
+    if found.without_copy:
+        emit(
+            f"left in {printable(topic)}: {count(found.without_copy, 'letter')} without a copy of "
+            "the record: set errors.deadletterqueue.copy.record.enable=true for the share group"
         )

@@ -18,8 +18,8 @@ from penstock.cli.session import (
     explain_client,
     run,
 )
-from penstock.cli.times import parse_time_ms
 from penstock.client.errors import ClientError
+from penstock.client.times import parse_time_ms
 
 if TYPE_CHECKING:
     from penstock.spark.deployments.catalog import Catalog
@@ -29,11 +29,13 @@ T = TypeVar("T")
 Deployed = Annotated[str, typer.Argument(metavar="NAME", help="Name of the deployment.")]
 Reset = Annotated[
     list[str] | None,
-    typer.Option("--reset", metavar="FLOW", help="Begins again. Repeatable."),
+    typer.Option("--reset", metavar="FLOW", help="This flow begins again. Repeatable."),
 ]
 KeepCheckpoint = Annotated[
     list[str] | None,
-    typer.Option("--keep-checkpoint", metavar="FLOW", help="Still fits. Repeatable."),
+    typer.Option(
+        "--keep-checkpoint", metavar="FLOW", help="This flow's checkpoint fits. Repeatable."
+    ),
 ]
 
 

@@ -11,7 +11,7 @@ from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import CommandFailed, emit, emit_json, json_text, pipe_guard, printable
 from penstock.cli.output import time_text as at
 from penstock.cli.pipeline_backfill_view import backfills_json, open_backfill_texts
-from penstock.cli.pipeline_recompute_view import recompute_json, recompute_lines
+from penstock.cli.pipeline_recompute_view import recompute_lines
 from penstock.cli.pipeline_session import done, open_catalog, told
 from penstock.cli.pipeline_view import COLUMNS, flow_rows
 from penstock.cli.session import DEFAULT_BOOTSTRAP
@@ -31,7 +31,7 @@ Examples:
 """
 _STATUS_HELP = """Show a deployed pipeline, or the last run of a project's folder.
 
-A folder is preferred to a deployment of the same name, unless --deployed is given.
+If a folder and a deployment have the same name, it shows the folder, unless --deployed is given.
 
 \b
 Examples:
@@ -129,7 +129,7 @@ def status(
     what: _What = ".",
     *,
     deployed: Annotated[
-        bool, typer.Option("--deployed", help="The deployment, even if there is a folder.")
+        bool, typer.Option("--deployed", help="Show the deployment, even if a folder exists.")
     ] = False,
     watch: Watch = False,
     interval: Interval = 2.0,
@@ -195,6 +195,8 @@ async def _show_deployment(
 
 def deployment_json(catalog: Catalog, name: str) -> dict[str, Any]:
     """Returns all that is known of a deployment."""
+    from penstock.spark.deployments import recompute_requests  # noqa: PLC0415 -- for speed
+
     deployment = catalog.deployment(name)
     reported = catalog.statuses.get(name)
     run = {} if reported is None else reported.run
@@ -225,7 +227,7 @@ def deployment_json(catalog: Catalog, name: str) -> dict[str, Any]:
         "round": run.get("round", 0),
         "flows": _flows(run),
         "place": "" if reported is None else reported.place,
-        **recompute_json(deployment, reported),
+        **recompute_requests.described(deployment, reported),
         "backfills": backfills_json(catalog, name),
     }
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 DEFAULT_DATA: Final = "penstock-worker"
 HELP: Final = """Run deployed pipelines on this machine, in the foreground.
 
-Any number of workers, on any machines, share the deployed pipelines. Each pipeline is run by one of
+Any number of workers, on any machines, share the deployed pipelines. Each pipeline runs on one of
 them. When a worker ends or cannot be reached, the others take over its pipelines. Tables and
-checkpoints are in the data folder, except for pipelines that were deployed with --storage; without
-it a pipeline stays with the workers of its folder.
+checkpoints are in the data folder, unless the pipeline was deployed with --storage. Without
+--storage, only workers with the same data folder can take a pipeline over.
 
 SIGTERM and Ctrl-C stop all pipelines after their rounds. A second one stops them at once.
 
@@ -54,7 +54,7 @@ _MetricsPort = Annotated[
 _MetricsHost = Annotated[
     str,
     typer.Option(
-        "--metrics-host", metavar="H", help="Where it listens; others than this machine: token."
+        "--metrics-host", metavar="H", help="Listen address. Other than loopback: needs a token."
     ),
 ]
 _MetricsTokenFile = Annotated[
@@ -91,9 +91,7 @@ def worker(
     ] = 0,
     secrets: Annotated[
         str,
-        typer.Option(
-            "--secrets", metavar="DIR", help="A folder with a file for each secret of pipelines."
-        ),
+        typer.Option("--secrets", metavar="DIR", help="A folder with one file for each secret."),
     ] = "",
     spare: Annotated[
         bool,

@@ -35,6 +35,7 @@ Examples:
   penstock produce orders --key-separator : --file orders.txt
   penstock consume orders --from-beginning --until-end --json > orders.jsonl
   penstock produce copy --json-lines --file orders.jsonl --compression zstd
+  penstock produce orders --header source=shop --file orders.txt
 """
 _PROGRESS_EVERY_S: Final = 0.25
 _BATCH_BYTES: Final = 512 << 10
@@ -84,6 +85,10 @@ def produce(
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="Send to this partition.")
     ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", metavar="NAME=VALUE", help="Give each record this header."),
+    ] = None,
     compression: Annotated[
         Compression, typer.Option(help="Compression of batches.")
     ] = Compression.NONE,
@@ -96,7 +101,7 @@ def produce(
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    separator = _separator(key_separator, json_lines)
+    separator, headers = _separator(key_separator, json_lines), _headers(header or [])
     if file is None and sys.stdin is None:
         raise CommandFailed("there is no standard input: give --file FILE")
     descriptor = sys.stdin.fileno() if file is None else file.fileno()
@@ -104,7 +109,7 @@ def produce(
     if typed and not quiet:
         sys.stderr.write("one record per line; Ctrl-D stops\n")
     progress = _Progress(topic, shown=sys.stderr.isatty() and not quiet and not typed)
-    feed = Feed(topic, separator, json_lines, partition)
+    feed = Feed(topic, separator, json_lines, partition, headers)
     try:
         metrics = run(_send(_producer(bootstrap, acks, compression), feed, descriptor, progress))
     except BadLine as error:
@@ -127,6 +132,18 @@ def _separator(key_separator: str | None, json_lines: bool) -> bytes | None:
     if not key_separator:
         raise CommandFailed("--key-separator is empty: give the text between key and value")
     return key_separator.encode()
+
+
+def _headers(given: list[str]) -> tuple[tuple[str, bytes], ...]:
+    headers: list[tuple[str, bytes]] = []
+    for each in given:
+        name, sign, value = each.partition("=")
+        if not name or not sign:
+            raise CommandFailed(
+                f"--header {printable(each)}: give a name and a value, such as --header origin=web"
+            )
+        headers.append((name, value.encode()))
+    return tuple(headers)
 
 
 def _producer(

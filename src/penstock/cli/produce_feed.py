@@ -71,19 +71,26 @@ class Feed:
     """Passes lines to the producer as records. Counts lines, for error messages."""
 
     def __init__(
-        self, topic: str, separator: bytes | None, as_json: bool, partition: int | None
+        self,
+        topic: str,
+        separator: bytes | None,
+        as_json: bool,
+        partition: int | None,
+        headers: tuple[tuple[str, bytes], ...] = (),
     ) -> None:
+        """`headers` are added to those of each line."""
         self.tally = Tally()
         self.topic = topic
         self._separator = separator
         self._as_json = as_json
         self._partition = partition
+        self._headers = headers
         self._number = 0
 
     async def send(self, producer: Producer[Any, Any], lines: list[bytes]) -> None:
         self.tally.check()
         in_table = 0
-        if not self._as_json and len(lines) >= _TABLE_LINES_MIN:
+        if not self._as_json and not self._headers and len(lines) >= _TABLE_LINES_MIN:
             in_table = await self._send_table(producer, lines)
         for line in lines[in_table:] if in_table else lines:
             await self._send_line(producer, line)
@@ -94,12 +101,13 @@ class Feed:
             return
         record = self._parse(line)
         size = len(record.key or b"") + len(record.value or b"")
-        size += sum(len(name) + len(data or b"") for name, data in record.headers)
+        headers = (*record.headers, *self._headers)
+        size += sum(len(name) + len(data or b"") for name, data in headers)
         await producer.send(
             self.topic,
             record.value,
             key=record.key,
-            headers=record.headers,
+            headers=headers,
             partition=self._partition if record.partition is None else record.partition,
             timestamp_ms=record.timestamp,
             on_delivery=partial(self.tally.on_record, size),

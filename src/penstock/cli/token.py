@@ -13,9 +13,9 @@ from penstock.cli.options import Bootstrap, Json, Yes
 from penstock.cli.output import CommandFailed, emit, emit_json, printable, time_text
 from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, confirm, connect, run
 from penstock.cli.tables import Column, table
-from penstock.cli.times import parse_duration_ms
 from penstock.client.admin.admin import Admin
 from penstock.client.admin.delegation_tokens import DelegationToken
+from penstock.client.times import parse_duration_ms
 
 _CREATE_HELP = """Create a token with which programs log in for you.
 

@@ -31,8 +31,8 @@ from penstock.wire.errors import ErrorCode
 
 _CREATE_HELP = """Create TOPIC.
 
-If you do not give the number of partitions or replicas, the broker's defaults apply. Configs have
-the names of Kafka's topic configs.
+Without --partitions or --replication-factor, the broker's default applies. Configs have the names
+of Kafka's topic configs.
 
 \b
 Examples:
@@ -61,7 +61,7 @@ Examples:
 """
 _ALTER_HELP = """Add partitions to TOPIC, or change its configs.
 
-Partitions can only be added, not removed. After that, new records of a key may go to another
+Partitions can be added, but not removed. Afterwards, new records of a key may go to a different
 partition than its older records.
 
 \b
@@ -241,7 +241,7 @@ def describe(
     topic: _Topics,
     *,
     all_configs: Annotated[
-        bool, typer.Option("--all-configs", help="Include configs that have their default.")
+        bool, typer.Option("--all-configs", help="Include configs with their default values.")
     ] = False,
     watch: Watch = False,
     interval: Interval = 2.0,
@@ -380,7 +380,9 @@ def alter(
     config: _Configs = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="KEY", help="Reset to its default. Repeatable."),
+        typer.Option(
+            "--delete-config", metavar="KEY", help="Reset a config to its default. Repeatable."
+        ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,

@@ -36,9 +36,9 @@ from penstock.cli.session import (
     checked,
     run,
 )
-from penstock.cli.times import parse_time_ms
 from penstock.client.consumer import Consumer
 from penstock.client.errors import TopicNotFound
+from penstock.client.times import parse_time_ms
 from penstock.runtime import SystemClock
 from penstock.topic_partition import TopicPartition
 

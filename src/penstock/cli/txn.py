@@ -22,7 +22,6 @@ from penstock.cli.output import (
 )
 from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, confirm, connect, report, run
 from penstock.cli.tables import Column, table
-from penstock.cli.times import parse_time_ms
 from penstock.client.admin.admin import Admin
 from penstock.client.admin.transactions import (
     HangingSearch,
@@ -31,6 +30,7 @@ from penstock.client.admin.transactions import (
     TransactionListing,
 )
 from penstock.client.errors import BrokerError, ClientError
+from penstock.client.times import parse_time_ms
 from penstock.topic_partition import TopicPartition
 
 _LIST_HELP = """List transactional ids, or hanging transactions.

@@ -162,6 +162,7 @@ def _config(directory: str, host: str, port: int, number: int, brokers: int) -> 
             ("offsets.topic.replication.factor", factor),
             ("transaction.state.log.replication.factor", factor),
             ("audit.topic.replication.factor", factor),
+            ("share.coordinator.state.topic.replication.factor", factor),
         ),
         broker_id=number,
         host=host,

@@ -57,8 +57,8 @@ _CLOSE_S: float = 1.0
 _AUTO_CREATE_WAIT_S: float = 3.0
 """How long a topic that the broker was asked to create may take to appear."""
 
-
 _NO_LEADERS: Mapping[int, Leader] = {}
+_NOBODY: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Cluster:
         self._leaders: dict[str, dict[int, Leader]] = {}
         self._coordinators: dict[str, int] = {}
         self._transaction_coordinators: dict[str, int] = {}
-        self._refreshing: dict[tuple[tuple[str, ...], bool], asyncio.Future[None]] = {}
+        self._refreshing: dict[tuple[object, ...], asyncio.Future[None]] = {}
 
     async def __aenter__(self) -> Self:
         try:
@@ -370,11 +370,13 @@ class Cluster:
         """Returns the last metadata of the topic, including errors."""
         return self._topics.get(topic)
 
-    async def refresh(self, topics: Iterable[str], *, auto_create: bool = False) -> None:
+    async def refresh(
+        self, topics: Iterable[str], *, auto_create: bool = False, avoid: frozenset[int] = _NOBODY
+    ) -> None:
         """Requests the metadata of these topics once. Concurrent calls for the same topics share
-        the answer."""
+        the answer. Brokers to `avoid` may be frozen: they are asked only if no other answers."""
         names = tuple(sorted(set(topics)))
-        key = names, auto_create
+        key = names, auto_create, avoid
         pending = self._refreshing.get(key)
         if pending is None:
             pending = asyncio.get_running_loop().create_future()
@@ -384,7 +386,7 @@ class Cluster:
                 allow_auto_topic_creation=auto_create,
             )
             try:
-                await self._refresh(request)
+                await self._refresh(request, avoid)
             except BaseException as error:
                 shared = error if isinstance(error, ClientError) else ConnectionLost(_CANCELLED)
                 pending.set_exception(shared)
@@ -402,8 +404,10 @@ class Cluster:
         self._topics.pop(topic, None)
         self._leaders.pop(topic, None)
 
-    async def _refresh(self, request: MetadataRequest) -> MetadataResponse:
-        return await self._learn(await self._any(), request)
+    async def _refresh(
+        self, request: MetadataRequest, avoid: frozenset[int] = _NOBODY
+    ) -> MetadataResponse:
+        return await self._learn(await self._any(avoid), request)
 
     async def _learn(self, connection: Connection, request: MetadataRequest) -> MetadataResponse:
         answer = await connection.call(request, MetadataResponse)
@@ -434,12 +438,14 @@ class Cluster:
             raise ConnectFailed(f"broker {broker_id}", "it is not in the cluster at the moment")
         return await self._connect(address, purpose)
 
-    async def _any(self) -> Connection:
-        for (_, purpose), connection in self._connections.items():
-            if not purpose and connection.is_open:
+    async def _any(self, avoid: frozenset[int] = _NOBODY) -> Connection:
+        others = [address for each, address in self.brokers.items() if each not in avoid]
+        for (address, purpose), connection in self._connections.items():
+            # A bootstrap server may be a broker to avoid, under another name.
+            if not purpose and connection.is_open and (address in others or not avoid):
                 return connection
         failures: list[ClientError] = []
-        for address in dict.fromkeys((*self.brokers.values(), *self.config.bootstrap)):
+        for address in dict.fromkeys((*others, *self.brokers.values(), *self.config.bootstrap)):
             try:
                 return await self._connect(address, "")
             except ConnectFailed as error:

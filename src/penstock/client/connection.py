@@ -26,7 +26,6 @@ from importlib import metadata
 from typing import Final, NamedTuple, TypeVar, cast
 
 from penstock.client.address import Address
-from penstock.client.connection_login import ConnectionLogin, SecuritySettings
 from penstock.client.errors import (
     ApiNotServed,
     AuthenticationFailed,
@@ -37,6 +36,7 @@ from penstock.client.errors import (
     TlsFailed,
     check,
 )
+from penstock.client.security_settings import SecuritySettings, new_login
 from penstock.net.client_tls import CLIENT_SETTINGS, ConnectionSecurity, tls_problem
 from penstock.ports import Transport
 from penstock.wire.api import ApiKey
@@ -99,11 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = address
         self._config = config
         self._has_tls = security is not None and security.tls is not None
-        self._login: ConnectionLogin | None = None
-        if security is not None and security.login is not None:
-            self._login = ConnectionLogin(
-                self, str(address), security.login, security, config.request_timeout_s
-            )
+        self._login = new_login(self, str(address), security, config.request_timeout_s)
         self._held: list[tuple[list[Buffer], _Waiting | None]] | None = None
         """Requests that wait for the end of a login. None while requests are sent at once."""
         self._drained: asyncio.Future[None] | None = None

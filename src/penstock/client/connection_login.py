@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from penstock.client.errors import (
@@ -23,31 +22,12 @@ from penstock.client.errors import (
 )
 from penstock.net.client_login import LoginChannel, LoginFailed, Session, log_in, new_exchange
 from penstock.net.client_tls import ConnectionSecurity
-from penstock.net.tls import ClientContexts
-from penstock.ports import Executor, Random
-from penstock.runtime import read_file
 from penstock.security.client_login import ClientExchange, Login
-from penstock.security.listener_security import TlsSettings
 
 _RETRY_MIN_S: Final = 0.05
 """A renewal that failed for want of a token is tried again, unless less time than this is left."""
 
 _log: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SecuritySettings:
-    """How a client secures its connections, as its options say."""
-
-    tls: TlsSettings | None = None
-    login: Login | None = None
-
-    def for_connections(self, random: Random, executor: Executor) -> ConnectionSecurity | None:
-        """Returns what connections need; None for plain text."""
-        if self.tls is None and self.login is None:
-            return None
-        tls = None if self.tls is None else ClientContexts(self.tls, read_file).context
-        return ConnectionSecurity(random, executor, tls, self.login)
 
 
 class Line(LoginChannel, Protocol):

@@ -169,7 +169,8 @@ class Consumer(Generic[K, V]):
     ) -> None:
         """Subscribes to these topics, or to all topics whose whole name matches the pattern.
 
-        A pattern also covers topics that are created later. With a `group_id`, the members of the
+        A pattern also covers topics that are created later; with group_protocol="consumer" the
+        broker resolves one that is a string. With a `group_id`, the members of the
         group divide the partitions among them; without one, this consumer reads all partitions. The
         listener is any object that has some of the methods `on_assigned`, `on_revoked` and
         `on_lost`, plain or async.

@@ -391,6 +391,23 @@ class CommitFailed(ClientError):
     """
 
 
+class LockLost(ClientError):
+    """This client no longer holds the lock of a job: the job is delivered again, or was given up.
+
+    The lock timed out, the connection was lost, or another broker leads the partition now. If an
+    acknowledgement was sent just before the connection was lost, it may have taken effect.
+
+    Example:
+        with Queue("localhost:9092", "jobs") as queue:
+            queue.put(b"resize cat.png")
+            job = queue.take()
+            try:
+                job.done()
+            except errors.LockLost:
+                print("another worker will do it again")
+    """
+
+
 class NoOffset(ClientError):
     """There is no offset to read from, and `auto_offset_reset` is "none": seek to an offset.
 

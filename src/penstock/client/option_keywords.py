@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
 from penstock.client.interceptors import ConsumerInterceptor, ProducerInterceptor
-from penstock.client.option_values import IsolationLevel, ResetPolicy
+from penstock.client.option_values import GroupProtocol, IsolationLevel, ResetPolicy
 from penstock.client.routers import Router
 from penstock.records.batch import Codec
 from penstock.security.listeners import SecurityProtocol
@@ -72,6 +72,8 @@ class ProducerKeywords(ClientKeywords, total=False):
 class ConsumerKeywords(ClientKeywords, total=False):
     group_id: str | None
     group_instance_id: str | None
+    group_protocol: GroupProtocol
+    group_remote_assignor: str | None
     client_rack: str
     auto_offset_reset: str | datetime | timedelta | ResetPolicy
     enable_auto_commit: bool

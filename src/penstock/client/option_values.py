@@ -24,6 +24,9 @@ INT32_MAX: Final = (1 << 31) - 1
 ACKS_ALL: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 LATEST_TIMESTAMP: Final = -1
+GroupProtocol = Literal["classic", "consumer"]
+CLASSIC: Final[GroupProtocol] = "classic"
+CONSUMER: Final[GroupProtocol] = "consumer"
 
 _ACKS: Final = {0: 0, 1: 1, -1: -1, "0": 0, "1": 1, "-1": -1, "all": -1}
 _DURATION: Final = re.compile(
@@ -117,6 +120,15 @@ def codec(name: str, given: Any) -> Codec:
     if not isinstance(given, str) or given not in names:
         raise refused(name, given, f"give one of {_listed(names)}")
     return names[given]
+
+
+def group_protocol(name: str, given: Any) -> GroupProtocol:
+    match given.lower() if isinstance(given, str) else given:
+        case "classic":
+            return CLASSIC
+        case "consumer":
+            return CONSUMER
+    raise refused(name, given, f'give "{CLASSIC}" or "{CONSUMER}"')
 
 
 def isolation_level(name: str, given: Any) -> IsolationLevel:

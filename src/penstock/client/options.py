@@ -19,15 +19,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final, Self
 
+from penstock.client import group_options, profiles
 from penstock.client import option_hints as hints
 from penstock.client import option_values as values
-from penstock.client import profiles
 from penstock.client.address import Address
 from penstock.client.cluster import ClusterConfig
 from penstock.client.connection import ConnectionConfig
 from penstock.client.errors import OptionError
 from penstock.client.interceptors import ConsumerInterceptor, ProducerInterceptor
-from penstock.client.option_values import ACKS_ALL, INT32_MAX, IsolationLevel, ResetPolicy
+from penstock.client.option_values import (
+    ACKS_ALL,
+    INT32_MAX,
+    GroupProtocol,
+    IsolationLevel,
+    ResetPolicy,
+)
 from penstock.client.routers import CallableRouter, DefaultRouter, Router
 from penstock.client.security_options import (
     SecurityOptions,
@@ -330,6 +336,16 @@ class ConsumerOptions(ClientOptions):
         "Identifies this member across restarts. Back within the session timeout, it keeps its "
         "partitions.",
     )
+    group_protocol: GroupProtocol = option(
+        values.CLASSIC,
+        values.group_protocol,
+        'Who assigns partitions: "classic" a member of the group, "consumer" the broker (KIP-848).',
+    )
+    group_remote_assignor: str | None = option(
+        None,
+        values.maybe(values.name_text),
+        'The broker\'s assignor, such as "uniform" or "range". None is the broker\'s default.',
+    )
     client_rack: str = option(
         "", values.text, "Reads from a replica in this rack, if the broker offers one."
     )
@@ -439,6 +455,7 @@ class ConsumerOptions(ClientOptions):
             completed["enable_auto_commit"] = False
         if "rebalance_timeout_ms" not in keywords and "max_poll_interval_ms" in keywords:
             completed["rebalance_timeout_ms"] = keywords["max_poll_interval_ms"]
+        group_options.check_protocol(keywords)
         session_ms = keywords.get("session_timeout_ms")
         if "heartbeat_interval_ms" not in keywords and isinstance(session_ms, int):
             completed["heartbeat_interval_ms"] = max(min(_HEARTBEAT_MS, session_ms // 3), 1)

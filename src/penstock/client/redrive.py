@@ -6,7 +6,11 @@ record is sent twice. Two redrives of one topic at the same time fence each othe
 
 A dead letter that is not selected, or that does not say where it came from, stays a dead letter: it
 is appended to the dead-letter topic again, in the same transaction. So the next redrive finds it.
-A redrive reads only what was in the topic when it began.
+The same happens to letters of share groups without a copy of their record: there is nothing to
+send. A redrive reads only what was in the topic when it began.
+
+A job that is sent back to a queue is a new job. It does not expire, and gets a deduplication id of
+its own: under the old one, brokers would take it for a duplicate of the job that became the letter.
 """
 
 from __future__ import annotations
@@ -21,17 +25,48 @@ from penstock.client.environment import ClientEnv
 from penstock.client.model import Headers, Record
 from penstock.client.processing import dead_letter_headers as names
 from penstock.client.producing.producer import Producer
+from penstock.records.job_headers import DEDUP_ID, EXPIRES_AT
 from penstock.topic_partition import TopicPartition
 
 REDRIVEN: Final = "penstock.redriven"
 """The header of a record that was sent back: how often."""
+_QUEUES: Final = {
+    "__dlq.errors.topic": names.TOPIC,
+    "__dlq.errors.partition": names.PARTITION,
+    "__dlq.errors.offset": names.OFFSET,
+    "__dlq.errors.group": "",
+    "__dlq.errors.delivery.count": names.ATTEMPTS,
+    "__dlq.errors.message": names.ERROR,
+}
+"""The headers of dead letters of share groups (KIP-1191) -> the same of our clients."""
 _ADDED: Final = frozenset(
-    {names.TOPIC, names.PARTITION, names.OFFSET, names.TIMESTAMP, names.ERROR, names.ATTEMPTS}
+    {
+        *(names.TOPIC, names.PARTITION, names.OFFSET, names.TIMESTAMP, names.ERROR),
+        *(names.ATTEMPTS, *_QUEUES),
+    }
 )
 _DIGITS_MAX: Final = 18
 """A number of so many digits fits into 64 bits."""
 _BATCH: Final = 500
 _POLL_MS: Final = 500
+
+
+def redrive_group(topic: str) -> str:
+    """Returns the group that keeps how far a dead-letter topic was read."""
+    return f"redrive-{topic}"
+
+
+def redrive_transaction(topic: str) -> str:
+    """Returns the transactional id of redrives of a dead-letter topic."""
+    return f"penstock-redrive-{topic}"
+
+
+def fenced_text(topic: str) -> str:
+    """Says what happened to a redrive that raised `Fenced`."""
+    return (
+        f"another redrive of {topic} began meanwhile, and this one ended. Nothing was sent twice; "
+        "start it again when the other one is done"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +82,8 @@ class DeadLetter:
     """How often it was sent back before."""
     headers: Headers
     """Its headers without those that were added when it became a dead letter."""
+    is_job: bool = False
+    """Whether a share group has given it up."""
 
     def has_error(self, text: str) -> bool:
         return text.lower() in self.error.lower()
@@ -64,18 +101,22 @@ class Redriven:
     """Records that were not selected."""
     unknown: int = 0
     """Records that do not say where they came from."""
+    without_copy: int = 0
+    """Letters of share groups that do not copy records, so that there is nothing to send."""
     errors: Counter[str] = field(default_factory=Counter)
     """The errors of the records that were sent back."""
 
     @property
     def read(self) -> int:
-        return self.sent.total() + self.left + self.unknown
+        return self.sent.total() + self.left + self.unknown + self.without_copy
 
 
 def read_dead_letter(record: Record[Any, Any]) -> DeadLetter:
     """Reads the headers of a dead letter. The last header of a name counts: a record that became a
     dead letter twice has each of them twice."""
-    found = {name: data or b"" for name, data in record.headers if name in _ADDED}
+    found = {
+        _QUEUES.get(name, name): data or b"" for name, data in record.headers if name in _ADDED
+    }
     own = tuple(
         (name, data) for name, data in record.headers if name not in _ADDED and name != REDRIVEN
     )
@@ -87,7 +128,22 @@ def read_dead_letter(record: Record[Any, Any]) -> DeadLetter:
         found.get(names.ERROR, b"").decode(errors="replace"),
         _number(times[-1] if times else None) or 0,
         own,
+        is_job=any(name in _QUEUES for name, _ in record.headers),
     )
+
+
+def _is_without_copy(letter: DeadLetter, record: Record[Any, Any]) -> bool:
+    return letter.is_job and record.key is None and record.value is None and not letter.headers
+
+
+def _sent_headers(letter: DeadLetter, record: Record[Any, Any]) -> Headers:
+    """Returns the headers of the record that is sent back."""
+    headers = (*letter.headers, (REDRIVEN, str(letter.redriven + 1).encode()))
+    if not letter.is_job:
+        return headers
+    own = tuple(each for each in headers if each[0] not in (DEDUP_ID, EXPIRES_AT))
+    dedup_id = f"redriven {record.topic}-{record.partition} {record.offset}"
+    return (*own, (DEDUP_ID, dedup_id.encode()))
 
 
 def _number(data: bytes | None) -> int | None:
@@ -147,7 +203,7 @@ class Redrive:
         producer = Producer(
             self._bootstrap,
             env=self._env,
-            transactional_id=f"penstock-redrive-{self._topic}",
+            transactional_id=redrive_transaction(self._topic),
             **self._options,
         )
         # The producer is started first: this ends an earlier redrive, whose progress is then final.
@@ -165,7 +221,7 @@ class Redrive:
 
     @property
     def _group(self) -> str:
-        return f"redrive-{self._topic}"
+        return redrive_group(self._topic)
 
     def _consumer(self) -> Consumer[Any, Any]:
         return Consumer(
@@ -232,6 +288,9 @@ class Redrive:
         if not letter.has_error(self._error):
             self.result.left += 1
             return None
+        if _is_without_copy(letter, record):
+            self.result.without_copy += 1
+            return None
         self.result.sent[target] += 1
         self.result.errors[letter.error.partition("\n")[0][:120]] += 1
         return letter
@@ -249,12 +308,11 @@ class Redrive:
             )
             return
         target = self._to or letter.topic
-        headers = (*letter.headers, (REDRIVEN, str(letter.redriven + 1).encode()))
         await producer.send(
             target,
             record.value,
             key=record.key,
-            headers=headers,
+            headers=_sent_headers(letter, record),
             partition=await self._partition(producer, target, letter),
             timestamp_ms=record.timestamp if letter.timestamp is None else letter.timestamp,
         )

@@ -10,26 +10,20 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client import oauth_tokens
 from penstock.client import option_values as values
-from penstock.client.connection_login import SecuritySettings
 from penstock.client.errors import OptionError
 from penstock.client.oauth_tokens import TokenEndpoint, TokenFunction
-from penstock.security import oauthbearer, plain
-from penstock.security.client_login import MECHANISM_NAMES, Login, PasswordLogin, TokenLogin
-from penstock.security.listener_security import (
-    ClientAuth,
-    Keystore,
-    Pem,
-    TlsProtocol,
-    TlsSettings,
-)
+from penstock.client.security_settings import SecuritySettings
 from penstock.security.listeners import SecurityProtocol
-from penstock.security.principal_rules import parse_rules
-from penstock.security.scram_credentials import SCRAM_MECHANISMS, PasswordUnfit, password_bytes
+from penstock.security.mechanism_names import MECHANISM_NAMES, OAUTHBEARER, PLAIN, SCRAM_NAMES
 from penstock.security.user_names import name_problem
+
+if TYPE_CHECKING:
+    from penstock.security.client_login import Login
+    from penstock.security.listener_security import Pem, TlsSettings
 
 SECRETS: Final = frozenset(
     {
@@ -95,6 +89,11 @@ def _secret(name: str, given: Any) -> str:
 
 
 def _password(name: str, given: Any) -> str:
+    from penstock.security.scram_credentials import (  # noqa: PLC0415 -- only with a password
+        PasswordUnfit,
+        password_bytes,
+    )
+
     text = _secret(name, given)
     try:
         password_bytes(text)
@@ -255,10 +254,10 @@ def _check_login(options: SecurityOptions, given: set[str]) -> None:
             f'security_protocol "{options.security_protocol}" needs sasl_mechanism: give one of '
             f"{', '.join(MECHANISM_NAMES)}"
         )
-    is_token = mechanism == oauthbearer.MECHANISM
-    if options.sasl_tokenauth and mechanism not in SCRAM_MECHANISMS:
+    is_token = mechanism == OAUTHBEARER
+    if options.sasl_tokenauth and mechanism not in SCRAM_NAMES:
         raise OptionError(
-            f"sasl_tokenauth is for {' and '.join(SCRAM_MECHANISMS)}, but sasl_mechanism is "
+            f"sasl_tokenauth is for {' and '.join(SCRAM_NAMES)}, but sasl_mechanism is "
             f'"{mechanism}"'
         )
     for name in sorted(given):
@@ -287,10 +286,8 @@ def _check_login(options: SecurityOptions, given: set[str]) -> None:
 
 def warn_of_plain_passwords(options: SecurityOptions) -> None:
     """Logs a warning if the password will cross the network as it is."""
-    if options.sasl_mechanism in (plain.PLAIN, oauthbearer.MECHANISM) and (
-        not options.security_protocol.uses_tls
-    ):
-        what = "password" if options.sasl_mechanism == plain.PLAIN else "token"
+    if options.sasl_mechanism in (PLAIN, OAUTHBEARER) and (not options.security_protocol.uses_tls):
+        what = "password" if options.sasl_mechanism == PLAIN else "token"
         _log.warning(
             "sasl_mechanism %s without TLS sends the %s as plain text: set security_protocol to "
             "SASL_SSL",
@@ -307,6 +304,14 @@ def security_settings(options: SecurityOptions) -> SecuritySettings:
 
 
 def _tls_settings(options: SecurityOptions) -> TlsSettings:
+    from penstock.security.listener_security import (  # noqa: PLC0415 -- only with TLS
+        ClientAuth,
+        Keystore,
+        TlsProtocol,
+        TlsSettings,
+    )
+    from penstock.security.principal_rules import parse_rules  # noqa: PLC0415 -- only with TLS
+
     keystore = None
     if options.ssl_certificate is not None:
         chain = _pem("ssl_certificate", options.ssl_certificate)
@@ -326,10 +331,17 @@ def _tls_settings(options: SecurityOptions) -> TlsSettings:
 
 
 def _pem(key: str, given: str) -> Pem:
+    from penstock.security.listener_security import Pem  # noqa: PLC0415 -- only with TLS
+
     return Pem(key, text=given) if _PEM_MARK in given else Pem(key, path=given)
 
 
 def _login(options: SecurityOptions) -> Login:
+    from penstock.security.client_login import (  # noqa: PLC0415 -- only with SASL
+        PasswordLogin,
+        TokenLogin,
+    )
+
     match options:
         case SecurityOptions(sasl_mechanism=str(mechanism), sasl_username=str(user)):
             password = options.sasl_password or ""

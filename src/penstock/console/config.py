@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.security.addresses import is_loopback
-from penstock.security.client_login import MECHANISM_NAMES
 from penstock.security.listeners import SecurityProtocol
+from penstock.security.mechanism_names import MECHANISM_NAMES
 from penstock.security.oauthbearer import MECHANISM as OAUTHBEARER
 
 DEFAULT_PORT: Final = 8090

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.console.problems import Problem
-from penstock.spark.deployments import topics
+from penstock.spark.deployments import backfill_requests, recompute_requests, topics
 from penstock.spark.deployments.catalog_view import WORKER_LIVE_S, CatalogView
-from penstock.spark.deployments.model import Deployment, Event, Status, decode
+from penstock.spark.deployments.model import Deployment, Event, Status, Version, decode
 
 EVENTS_KEPT: Final = 500
 """For each pipeline."""
@@ -32,6 +32,8 @@ _UNDER_WAY: Final = frozenset(
     {"PREPARING", "STARTING", "RUNNING", "WAITING FOR ITS TIME", "BACKING OFF", "STOPPING"}
 )
 """States in which a worker takes care of the pipeline."""
+_RECOMPUTE_FIELDS: Final = ("generation", "version", "tables", "swap", "swap_asked", "began_ms")
+"""Of the deployment. The other fields are what a worker reports."""
 
 
 class DeploymentRecords:
@@ -188,6 +190,41 @@ def _backfill(found: object) -> dict[str, Any] | None:
     }
 
 
+def backfills_of(deployment: Deployment, status: Status | None) -> list[dict[str, Any]]:
+    """Returns the last backfills and how far they are, the newest first."""
+    return [
+        {**each, "per_s": _number(each["per_s"]), "left_s": _number(each["left_s"])}
+        for each in reversed(backfill_requests.listed(deployment, status))
+    ]
+
+
+def recompute_of(
+    deployment: Deployment, version: Version | None, status: Status | None
+) -> dict[str, Any]:
+    """Returns the recompute that is in progress, the tables that are kept from before the last
+    swap, and the tables that a recompute computes; each is None if there is none, or unknown."""
+    found = recompute_requests.described(deployment, status)
+    recompute = found["recompute"]
+    if recompute is not None:
+        recompute = {
+            **{name: recompute[name] for name in _RECOMPUTE_FIELDS},
+            "stage": str(recompute["stage"]),
+            "state": str(recompute["state"]),
+            "caught_up": recompute["caught_up"] is True,
+            "error": str(recompute.get("error") or ""),
+            **{
+                name: _whole(recompute.get(name))
+                for name in ("rounds", "failures", "lag", "served_lag")
+            },
+        }
+    parts = recompute_requests.parts_of(version, status)
+    return {
+        "recompute": recompute,
+        "kept": found["kept"],
+        "tables": None if parts is None else sorted(parts.streaming_tables),
+    }
+
+
 def flows_of(status: Status) -> list[dict[str, Any]]:
     """Returns the flows of the status's run with fields of the right types."""
     return [
@@ -222,11 +259,13 @@ def _has_state(flow: dict[str, Any]) -> bool:
     return bool(flow.get("state_rows") or flow.get("state_bytes"))
 
 
-def graph_of(status: Status) -> dict[str, list[dict[str, Any]]]:
-    """Returns the nodes and edges of the status's run; edges without both nodes are left out."""
+def graph_of(status: Status) -> dict[str, Any]:
+    """Returns the nodes and edges of the status's run; edges without both nodes are left out.
+    `complete` is false if anything was left out."""
     found = _dict(status.run.get("graph"))
     nodes: dict[str, dict[str, Any]] = {}
-    for node in _dicts(found.get("nodes"))[:NODES_MAX]:
+    given = _dicts(found.get("nodes")), _dicts(found.get("edges"))
+    for node in given[0][:NODES_MAX]:
         key = str(node.get("id") or "")
         nodes[key] = {
             "id": key,
@@ -243,10 +282,11 @@ def graph_of(status: Status) -> dict[str, list[dict[str, Any]]]:
             "to": str(edge.get("to")),
             "schema": str(edge.get("schema") or ""),
         }
-        for edge in _dicts(found.get("edges"))
+        for edge in given[1]
         if str(edge.get("from")) in nodes and str(edge.get("to")) in nodes
     ][:EDGES_MAX]
-    return {"nodes": [*nodes.values()], "edges": edges}
+    complete = (len(nodes), len(edges)) == (len(given[0]), len(given[1]))
+    return {"nodes": [*nodes.values()], "edges": edges, "complete": complete}
 
 
 def _dict(found: object) -> dict[str, Any]:

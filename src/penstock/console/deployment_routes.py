@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -15,7 +15,10 @@ from penstock.console.requests import Body
 from penstock.console.routes import Handler
 from penstock.console.workspace import Workspace
 
-_ACTIONS: Final = ("start", "stop", "restart", "rollback")
+_ACTIONS: Final = (
+    "start", "stop", "restart", "rollback", "backfill", "cancel-backfill", "recompute",
+    "cancel-recompute", "swap", "swap-back",
+)  # fmt: skip
 
 
 async def pipeline_list(request: Request, space: Workspace) -> Response:
@@ -48,23 +51,59 @@ async def preview(request: Request, space: Workspace) -> Response:
     return JSONResponse(await space.previews.rows(request.path_params["name"], node))
 
 
+async def plan_backfill(request: Request, space: Workspace) -> Response:
+    body, name = await Body.read(request), request.path_params["name"]
+    return JSONResponse(await space.reprocessing.plan_backfill(name, **_backfill(body)))
+
+
+async def plan_recompute(request: Request, space: Workspace) -> Response:
+    body, name = await Body.read(request), request.path_params["name"]
+    return JSONResponse(await space.reprocessing.plan_recompute(name, *_recompute(body)))
+
+
 async def change(request: Request, space: Workspace) -> Response:
     body = await Body.read(request)
     name, action = request.path_params["name"], body.text("action")
+    deployments, reprocessing = space.deployments, space.reprocessing
     match action:
         case "start":
-            done = await space.deployments.start(name)
+            done = await deployments.start(name)
         case "stop":
-            done = await space.deployments.stop(name)
+            done = await deployments.stop(name)
         case "restart":
-            done = await space.deployments.restart(name)
+            done = await deployments.restart(name)
         case "rollback":
-            done = await space.deployments.roll_back(
+            done = await deployments.roll_back(
                 name, body.whole("version", least=1), body.texts("reset"), body.texts("keep")
             )
+        case "backfill":
+            done = await reprocessing.backfill(name, **_backfill(body))
+        case "cancel-backfill":
+            done = await reprocessing.cancel_backfill(name, body.text("flow"))
+        case "recompute":
+            done = await reprocessing.recompute(name, *_recompute(body))
+        case "cancel-recompute":
+            done = await reprocessing.cancel_recompute(name)
+        case "swap":
+            done = await reprocessing.swap(name)
+        case "swap-back":
+            done = await reprocessing.swap_back(name)
         case _:
             raise BadRequest(f"the action must be one of {', '.join(_ACTIONS)}, not {action!r}")
     return JSONResponse(done)
+
+
+def _backfill(body: Body) -> dict[str, Any]:
+    return {
+        "flow": body.text("flow"),
+        "since": body.text("from"),
+        "to": body.text("to", ""),
+        "again": body.flag("again"),
+    }
+
+
+def _recompute(body: Body) -> tuple[list[str], str, str]:
+    return body.texts("tables"), body.text("swap", "when-caught-up"), body.text("keep", "7d")
 
 
 async def delete(request: Request, space: Workspace) -> Response:
@@ -79,6 +118,8 @@ READS: Final[Mapping[str, Handler]] = {
 POSTS: Final[Mapping[str, Handler]] = {
     "/api/read/logs/{name}": logs,
     "/api/read/preview/{name}": preview,
+    "/api/read/backfill/{name}": plan_backfill,
+    "/api/read/recompute/{name}": plan_recompute,
     "/api/change/deployment/{name}": change,
     "/api/change/delete-deployment/{name}": delete,
 }

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from typing import Any, Final
 
 from penstock.client.errors import ClientError
 from penstock.console.deployment_records import (
     DeploymentRecords,
+    backfills_of,
     flows_of,
     graph_of,
+    recompute_of,
 )
 from penstock.console.errors import BadRequest, Conflict, NotAllowed, NotFound
 from penstock.console.link import Link
@@ -35,7 +37,7 @@ from penstock.spark.deployments.catalog_errors import (
 from penstock.spark.deployments.checkpoint_folders import check_resettable
 from penstock.spark.deployments.checkpoint_rules import FlowChange, compare, decide
 from penstock.spark.deployments.generations import check_no_recompute
-from penstock.spark.deployments.model import Deployment, LogChunk, Status, decode
+from penstock.spark.deployments.model import Deployment, LogChunk, Status, Version, decode
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.topic_partition import TopicPartition
 
@@ -211,6 +213,10 @@ class Deployments:
                 if key[0] == name
             ],
             "flows": [{**flow, "rows_per_s": rates.get(flow["name"])} for flow in flows],
+            "backfills": backfills_of(deployment, status),
+            **recompute_of(
+                deployment, records.view.versions.get((name, deployment.version)), status
+            ),
             "graph": self._graph(status),
             "events": [
                 asdict(event)
@@ -231,7 +237,8 @@ class Deployments:
 
     def _graph(self, status: Status | None) -> dict[str, Any]:
         """Returns the graph of the last run, with the rates of the topics."""
-        found = {"nodes": [], "edges": []} if status is None else graph_of(status)
+        none: dict[str, Any] = {"nodes": [], "edges": [], "complete": True}
+        found = none if status is None else graph_of(status)
         rates = self._watch.picture.topic_rates
         for node in found["nodes"]:
             node["records_per_s"] = rates.get(node["name"]) if node["kind"] == "topic" else None
@@ -244,6 +251,11 @@ class Deployments:
             event.what in _STARTS and bool(event.worker) and event.at_ms >= since_ms
             for event in events
         )
+
+    def known(self, name: str) -> tuple[Deployment, Version | None, Status | None]:
+        """Returns the deployment, the version that it runs, and its last status."""
+        deployment, view = self._deployment(name), self._records.view
+        return deployment, view.versions.get((name, deployment.version)), view.statuses.get(name)
 
     def _deployment(self, name: str) -> Deployment:
         found = self._records.view.deployments.get(name)
@@ -349,7 +361,7 @@ class Deployments:
         reset: Sequence[str] = (),
     ) -> dict[str, Any]:
         self._deployment(name)
-        async with self._catalog(f"pipeline {name} is {what} {text}".rstrip()) as catalog:
+        async with self.catalog(f"pipeline {name} is {what} {text}".rstrip()) as catalog:
             await catalog.change(name, change, what, text, reset=reset)
         return {"name": name}
 
@@ -358,24 +370,31 @@ class Deployments:
         self._link.allow(f"delete pipeline {name}")
         if typed != name:
             raise BadRequest(f"type the pipeline's name, {name}, to delete it and its versions")
-        async with self._catalog(f"delete pipeline {name}") as catalog:
+        async with self.catalog(f"delete pipeline {name}") as catalog:
             await catalog.delete(name)
         return {"name": name}
 
     @asynccontextmanager
-    async def _catalog(self, what: str) -> AsyncIterator[Catalog]:
+    async def catalog(self, what: str) -> AsyncIterator[Catalog]:
         """Opens the catalog for a change with the rights of the user."""
-        try:
+        with pipeline_errors():
             async with self._link.catalog(what) as catalog:
                 yield catalog
-        except AccessRefused as error:
-            raise NotAllowed(str(error)) from error
-        except ChangeConflict as error:
-            raise Conflict(str(error)) from error
-        except NoSuchDeployment as error:
-            raise NotFound(str(error)) from error
-        except PipelineError as error:
-            raise BadRequest(str(error)) from error
+
+
+@contextmanager
+def pipeline_errors() -> Iterator[None]:
+    """Turns errors of pipelines into errors of requests."""
+    try:
+        yield
+    except AccessRefused as error:
+        raise NotAllowed(str(error)) from error
+    except ChangeConflict as error:
+        raise Conflict(str(error)) from error
+    except NoSuchDeployment as error:
+        raise NotFound(str(error)) from error
+    except PipelineError as error:
+        raise BadRequest(str(error)) from error
 
 
 def _lines(value: bytes | None, name: str) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
 """The data of the charts: figures over time of the cluster, brokers, queries, or of one topic,
-group or deployed pipeline.
+group, queue or deployed pipeline.
 
 They come from the history of the user's own workspace. A topic or group that the user may not see
 is not in its snapshot, and so has no figures.
@@ -7,7 +7,7 @@ is not in its snapshot, and so has no figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from penstock.console.errors import BadRequest
@@ -16,14 +16,18 @@ from penstock.console.watch import Watch
 from penstock.ports import Clock
 
 _WHOLE: Final = {scope[0]: scope for scope in (CLUSTER, BROKERS, QUERIES)}
-_NAMED: Final = ("topic", "group", "pipeline")
+_NAMED: Final = ("topic", "group", "queue", "pipeline")
 
 
 class Figures:
-    def __init__(self, watch: Watch, clock: Clock, is_deployed: Callable[[str], bool]) -> None:
+    """`known` says for a kind that is not in the snapshot of `watch` whether a name exists."""
+
+    def __init__(
+        self, watch: Watch, clock: Clock, known: Mapping[str, Callable[[str], bool]]
+    ) -> None:
         self._watch = watch
         self._clock = clock
-        self._is_deployed = is_deployed
+        self._known = known
 
     def read(self, kind: str, name: str, range_s: int) -> dict[str, Any]:
         """Returns the figures of the last `range_s` seconds. A page calls this repeatedly."""
@@ -52,4 +56,4 @@ class Figures:
                 return name in picture.by_name
             case "group":
                 return name in picture.groups
-        return self._is_deployed(name)
+        return self._known[kind](name)

@@ -29,6 +29,9 @@ from penstock.client.environment import ClientEnv
 from penstock.client.errors import BrokerError, ClientError, ConnectFailed
 from penstock.client.model import OffsetAndMetadata
 from penstock.client.producing.producer import Producer
+from penstock.client.queues.dead_letters import DeadLetters, dead_letter_topic, dead_letters
+from penstock.client.queues.queue_stats import GroupQueues, QueueStats, group_queues, queue_stats
+from penstock.client.redrive import Redrive, Redriven
 from penstock.console.config import ConsoleConfig
 from penstock.console.errors import ReadOnly
 from penstock.security.acl_filters import AclFilter
@@ -180,6 +183,42 @@ class Link:
                 cluster = Cluster(config, env.network, env.clock, env.random)
                 self._prober = await cluster.__aenter__()
         return self._prober
+
+    async def group_queues(self, group: str) -> GroupQueues:
+        return await group_queues(await self._probing(), group)
+
+    async def queue_stats(self, topic: str, group: str) -> QueueStats:
+        return await queue_stats(await self._probing(), topic, group)
+
+    async def dead_letter_topic(self, group: str) -> str:
+        """Returns the dead-letter topic of a share group; empty if it has none."""
+        return await dead_letter_topic(await self._probing(), group)
+
+    async def dead_letters(self, topic: str) -> DeadLetters:
+        return await dead_letters(await self._probing(), topic)
+
+    async def preview_redrive(
+        self, topic: str, *, to: str, error: str, limit: int | None
+    ) -> Redriven:
+        """Returns what a redrive would do. It writes nothing."""
+        return await self._redrive(topic, to=to, error=error, limit=limit).preview()
+
+    def redrive(self, what: str, topic: str, *, to: str, error: str, limit: int | None) -> Redrive:
+        self.allow(what)
+        return self._redrive(topic, to=to, error=error, limit=limit)
+
+    def _redrive(self, topic: str, *, to: str, error: str, limit: int | None) -> Redrive:
+        return Redrive(
+            self.config.bootstrap,
+            topic,
+            to=to,
+            error=error,
+            limit=limit,
+            env=self.env,
+            **self._security,
+            client_id=CLIENT_ID,
+            socket_connection_setup_timeout_ms=_CONNECT_MS,
+        )
 
     def consumer(self, *, committed_only: bool = False) -> Consumer[bytes | None, bytes | None]:
         """Returns a consumer without a group, so that reading records commits no offsets."""

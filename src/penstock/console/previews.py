@@ -2,7 +2,8 @@
 
 The console asks the worker that runs the pipeline, through a topic (`penstock.spark.deployments`).
 The rows of a table are made from the records of topics, so only a user who may read all of those
-topics gets them.
+topics gets them. Nobody gets rows if it is not known which topics these are: a source with a
+pattern may also read topics that this user cannot see.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from penstock.console.link import Link
 from penstock.spark.deployments import topics
 from penstock.spark.deployments.model import decode, encode
 from penstock.spark.deployments.previews import Asking, Preview, PreviewAnswer, table_named
+from penstock.spark.pipelines.graph import UNKNOWN_TOPICS
 from penstock.topic_partition import TopicPartition
 
 _WAIT_S: Final = 20.0
@@ -44,6 +46,11 @@ class Previews:
         graph = self._graph(name)
         if not table_named(graph, node):
             raise BadRequest(f"{node} is not a table of {name}: choose a table in its graph")
+        if unknown := unknown_sources(graph, node):
+            raise NotAllowed(
+                f"the console cannot check that you may read all topics from which {node} is made: "
+                f"{unknown}"
+            )
         await self._check_rights(sources(graph, node))
         if not self._exists(topics.PREVIEWS):
             raise NotFound(
@@ -91,6 +98,23 @@ class Previews:
 
 def sources(graph: Graph, node: str) -> frozenset[str]:
     """Returns the topics from which the rows of a node are made, directly or by other nodes."""
+    return frozenset(name for kind, name in _before(graph, node) if kind == "topic")
+
+
+def unknown_sources(graph: Graph, node: str) -> str:
+    """Returns why the topics from which a node is made are not all known; empty if they are."""
+    if not graph["complete"]:
+        return "the graph of the pipeline is too large"
+    for kind, name in _before(graph, node):
+        if kind == "pattern":
+            return f"it reads all topics that match {name}; name the topics with subscribe"
+        if kind == "source" and name.startswith(UNKNOWN_TOPICS):
+            return f"the topics of a source are not known ({name})"
+    return ""
+
+
+def _before(graph: Graph, node: str) -> list[tuple[str, str]]:
+    """Returns the kinds and names of a node and of all nodes from which it is made, sorted."""
     kinds = {each["id"]: (each["kind"], each["name"]) for each in graph["nodes"]}
     seen, left = {node}, [node]
     while left:
@@ -99,4 +123,4 @@ def sources(graph: Graph, node: str) -> frozenset[str]:
             if edge["to"] == at and edge["from"] not in seen:
                 seen.add(edge["from"])
                 left.append(edge["from"])
-    return frozenset(name for each in seen for kind, name in [kinds[each]] if kind == "topic")
+    return sorted(kinds[each] for each in seen)

@@ -1,14 +1,15 @@
 """Polls the cluster all the time, so that pages need not wait.
 
-There are four loops, each with its own interval:
+There are five loops, each with its own interval:
 
 - brokers: every second. Each broker is asked directly, since the cluster considers a dead broker
   alive until its session ends.
 - topics, end offsets and moves
 - groups and their lag
 - disks
+- queues (`queues.py`)
 
-The last three pause ten times as long as they took. So however large a cluster is, polling takes a
+The last four pause ten times as long as they took. So however large a cluster is, polling takes a
 tenth of one connection's time. When a broker joins or leaves they run at once. While a broker is
 missing or silent the pauses are shorter, since that is when the user watches.
 """
@@ -21,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
+from penstock.client.admin.groups import GroupListing
 from penstock.client.errors import ApiNotServed, BrokerError, ClientError
 from penstock.console.link import Link, Reading
 from penstock.console.picture import GroupLag, Picture
@@ -44,6 +46,7 @@ _SHOWN_BY: Final = {
     "survey_topics": "topics",
     "survey_groups": "groups",
     "survey_disks": "sizes and disks",
+    "survey_queues": "queues",
 }
 """The loops, and what they show. If a user may not see it, the overview says so."""
 _MOVES: Final = "moves of replicas"
@@ -54,6 +57,11 @@ _log = logging.getLogger(__name__)
 def is_denied(error: ClientError) -> bool:
     """Returns whether the user has no right to do this."""
     return isinstance(error, BrokerError) and error.code in _DENIED
+
+
+def is_share_group(listing: GroupListing) -> bool:
+    """Returns whether it is a share group, which the page of queues shows."""
+    return listing.kind.casefold() == "share"
 
 
 class Watch:
@@ -72,7 +80,11 @@ class Watch:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self.look, config.look_interval_s, 1))
             for survey in (self.survey_topics, self.survey_groups, self.survey_disks):
-                tasks.create_task(self._repeat(survey, config.survey_interval_s, _REST_FACTOR))
+                tasks.create_task(self.repeat(survey))
+
+    async def repeat(self, survey: Callable[[], Awaitable[None]]) -> None:
+        """Runs a survey of the cluster again and again."""
+        await self._repeat(survey, self._link.config.survey_interval_s, _REST_FACTOR)
 
     async def changed(self) -> None:
         """Waits until the picture has changed."""
@@ -215,7 +227,9 @@ class Watch:
     async def survey_groups(self) -> None:
         last_at, self._lags_at = self._lags_at, None
         admin = await self._link.watching()
-        listed = {group.group: group for group in await admin.list_groups()}
+        listed = {
+            group.group: group for group in await admin.list_groups() if not is_share_group(group)
+        }
         known = self.picture.groups
         groups = {name: known.get(name) or GroupLag(listing) for name, listing in listed.items()}
         for name, group in groups.items():

@@ -25,7 +25,7 @@ from penstock.client.errors import (
     TopicNotFound,
 )
 from penstock.console import access_routes as access
-from penstock.console import deployment_routes
+from penstock.console import deployment_routes, queue_routes
 from penstock.console import routes as common_routes
 from penstock.console.errors import ConsoleError, NotFound
 from penstock.console.guard import CSRF_HEADER, HEADERS, Guard
@@ -70,6 +70,7 @@ class Web:
         for reads, posts in (
             (common_routes.READS, common_routes.POSTS),
             (access.READS, access.POSTS),
+            (queue_routes.READS, queue_routes.POSTS),
             (deployment_routes.READS, deployment_routes.POSTS),
         ):
             for path, handler in reads.items():

@@ -28,6 +28,8 @@ from penstock.console.pipelines import Pipelines
 from penstock.console.previews import Previews
 from penstock.console.progress import Progress
 from penstock.console.queries import Queries
+from penstock.console.queues import Queues
+from penstock.console.reprocessing import Reprocessing
 from penstock.console.topics import Topics
 from penstock.console.watch import Watch
 from penstock.ports import Executor
@@ -53,13 +55,19 @@ class Workspace:
         self.topics = Topics(link, watch)
         self.messages = Messages(link, jobs)
         self.groups = Groups(link, watch)
+        self.queues = Queues(link, watch, jobs)
         self.brokers = Brokers(link, watch, jobs)
         # The files of pipelines belong to the person who runs the console, not to its users.
         self.pipelines = Pipelines(executor, queries, progress, env.clock, with_files=user is None)
         self.deployments = Deployments(link, watch, progress)
+        self.reprocessing = Reprocessing(link, watch, self.deployments)
         self.previews = Previews(link, self.deployments.graph, self.deployments.exists)
         watch.picture.pipeline_problems = self.deployments.problems
-        self.figures = Figures(watch, env.clock, self.deployments.is_deployed)
+        self.figures = Figures(
+            watch,
+            env.clock,
+            {"queue": self.queues.exists, "pipeline": self.deployments.is_deployed},
+        )
         self.access = Access(link)
         self.audit = Audit(link)
         self.used = env.clock.monotonic()
@@ -68,6 +76,7 @@ class Workspace:
             watch.run,
             jobs.run,
             queries.run,
+            self.queues.run,
             self.pipelines.run,
             self.deployments.run,
         )

@@ -1,4 +1,4 @@
-"""What the group coordinator and the transaction coordinator have in common, without I/O.
+"""What the coordinators of groups, transactions and share states have in common, without I/O.
 
 A shard is the state of one partition of an internal topic. Every call of a shard is synchronous and
 returns a list of effects (`effects`): replies to send, records to append, timers to set. A change

@@ -1,13 +1,13 @@
 """Splits many records into several batches, because the size of a batch is limited.
 
-This is only for records that are meaningful one by one, like tombstones of offsets, of which there
-can be many. If some batches are appended and others fail, the image has the same ones as the log,
-and the outcome is a failure: the caller retries with what is left.
+`split` is only for records that are meaningful one by one, like tombstones of offsets, of which
+there can be many. If some batches are appended and others fail, the image has the same ones as the
+log, and the outcome is a failure: the caller retries with what is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from penstock.coordination.effects import LogRecord
@@ -33,5 +33,26 @@ def split(records: Iterable[LogRecord], batch_bytes_max: int) -> Iterator[list[L
             batch, size = [], HEADER_SIZE
         batch.append(record)
         size += grows
+    if batch:
+        yield batch
+
+
+def split_whole(
+    parts: Iterable[Sequence[LogRecord]], batch_bytes_max: int
+) -> Iterator[list[LogRecord]]:
+    """Yields the records of each batch. A part is in one batch if it fits into one."""
+    batch: list[LogRecord] = []
+    size = HEADER_SIZE
+    for part in parts:
+        grows = sum(map(record_bytes, part))
+        if size + grows <= batch_bytes_max:
+            batch += part
+            size += grows
+            continue
+        if batch:
+            yield batch
+        *full, batch = split(part, batch_bytes_max)
+        yield from full
+        size = HEADER_SIZE + sum(map(record_bytes, batch))
     if batch:
         yield batch

@@ -1,10 +1,10 @@
 """DescribeGroups 0-6, ListGroups 0-5 and DeleteGroups 0-2: the operator's view of groups.
 
-ListGroups and DeleteGroups are for groups of all types, DescribeGroups is for classic groups only.
-A group that does not exist is described as "Dead" up to version 5; from version 6 on it is an
-error. The members' subscriptions and assignments are shown only while the group is Stable: at other
-times they mean nothing. A group can be deleted while it has no members; its offsets are deleted
-with it.
+ListGroups is for groups of all types, DescribeGroups is for classic groups only. `share_admin`
+deletes share groups. A group that does not exist is described as "Dead" up to version 5; from
+version 6 on it is an error. The members' subscriptions and assignments are shown only while the
+group is Stable: at other times they mean nothing. A group can be deleted while it has no members;
+its offsets are deleted with it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.coordination.effects import Now, Token
+from penstock.groups import share_admin
 from penstock.groups.consumer.group import ConsumerGroup, ConsumerState
 from penstock.groups.error_responses import offsets_append_error
 from penstock.groups.group import CONSUMER_PROTOCOL_TYPE, Group, Member, State
@@ -71,8 +72,13 @@ def list_groups(
     """
     states = {state.lower() for state in states_filter}
     types = {kind.lower() for kind in types_filter}
-    found = map(shard.groups.get, shard.groups if among is None else among)
-    listed = [_listed(group) for group in found if group is not None]
+    ids = (*shard.groups, *shard.share_groups) if among is None else among
+    listed = []
+    for group_id in ids:
+        if (group := shard.groups.get(group_id)) is not None:
+            listed.append(_listed(group))
+        elif (share_group := shard.share_groups.get(group_id)) is not None:
+            listed.append(share_admin.listed(share_group))
     return [
         group
         for group in listed

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import Enum
+
+
+class MigrationPolicy(Enum):
+    """Which groups with members may change between the classic and the new protocol."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    """Only classic groups, to the new protocol."""
+    DOWNGRADE = "downgrade"
+    """Only groups of the new protocol, back to the classic one."""
+    DISABLED = "disabled"
+
+    @property
+    def upgrades(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
+
+    @property
+    def downgrades(self) -> bool:
+        return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +52,34 @@ class ConsumerGroupConfig:
     """group.consumer.regex.refresh.interval.ms"""
     regex_pause_ms: int = 10_000
     """At least this long between two times that a group's expressions are resolved."""
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    """group.consumer.migration.policy"""
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The smallest and the largest value of a group's own settings, by the field that has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupSettings:
+    """What can be set for a single share group, as far as its coordinator uses it."""
+
+    session_timeout_ms: int = 45_000
+    """share.session.timeout.ms"""
+    heartbeat_interval_ms: int = 5_000
+    """share.heartbeat.interval.ms"""
+    assignment_interval_ms: int = 1_000
+    """share.assignment.interval.ms: at least this long between two target assignments."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupConfig:
+    """The settings of share groups."""
+
+    settings: ShareGroupSettings = field(default_factory=ShareGroupSettings)
+    """For groups that set nothing else."""
+    group_size_max: int = 200
+    """group.share.max.size"""
+    retry_max_ms: int = 30_000
+    """group.share.initialize.retry.interval.ms: the longest pause between two tries."""
 
 
 @dataclass(frozen=True, slots=True)

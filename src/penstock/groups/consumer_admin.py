@@ -1,7 +1,8 @@
 """ConsumerGroupDescribe 0-1, and what classic requests do to consumer groups.
 
-LeaveGroup removes members by their ids or instance ids: operators use it. A member of the classic
-protocol can join only an empty group, which then becomes a classic one and keeps its offsets.
+LeaveGroup removes members by their ids or instance ids: operators use it, and members of the
+classic protocol when they leave. When such a member joins an empty group, the group becomes a
+classic one and keeps its offsets.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from penstock.wire.messages import (
 )
 
 _BATCHED_LEAVE_SINCE = 3
-_MEMBER_TYPE_CONSUMER = 1
+_MEMBER_TYPE_CLASSIC, _MEMBER_TYPE_CONSUMER = 0, 1
 _Described = ConsumerGroupDescribeResponse
 
 
@@ -64,7 +65,7 @@ def _describe_member(
         subscribed_topic_regex=metadata.regex,
         assignment=_describe_partitions(shard, current.assigned.keys()),
         target_assignment=_describe_partitions(shard, group.target(member_id)),
-        member_type=_MEMBER_TYPE_CONSUMER,
+        member_type=(_MEMBER_TYPE_CONSUMER if metadata.classic is None else _MEMBER_TYPE_CLASSIC),
     )
 
 
@@ -132,11 +133,9 @@ def _leaver(group: ConsumerGroup, member_id: str, instance_id: str | None) -> st
 
 
 def become_classic(shard: ShardState, group: ConsumerGroup, now: Now) -> Group:
-    """Converts an empty consumer group; raises if it has members or is being changed."""
-    if group.is_dead or group.is_writing:
+    """Converts an empty consumer group; raises if it is being deleted."""
+    if group.is_dead:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    if group.members:
-        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     classic = Group(group.group_id, now.wall_ms)
     classic.commits_in_flight = group.commits_in_flight
     classic.unstable_in_flight = group.unstable_in_flight

@@ -1,4 +1,8 @@
-"""Removes members of consumer groups that stay away, or do not give up partitions in time."""
+"""Removes members of consumer groups that stay away, or do not give up partitions in time.
+
+Members that speak the classic protocol are also removed if they do not join again, or do not fetch
+their assignment, in time.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,25 @@ def on_timer(shard: ShardState, group: ConsumerGroup, key: TimerKey, now: Now) -
         _on_session_timer(shard, group, member_id, session, now)
     elif key.kind is TimerKind.REVOCATION and revocation is not None:
         _on_revocation_timer(shard, group, member_id, revocation, now)
+    elif key.kind is TimerKind.SYNC:
+        _on_due(shard, group, member_id, group.syncs_due, now)
+    elif key.kind is TimerKind.JOIN:
+        _on_due(shard, group, member_id, group.rejoins_due, now)
+
+
+def _on_due(
+    shard: ShardState, group: ConsumerGroup, member_id: str, due: dict[str, int], now: Now
+) -> None:
+    at_ms = due.get(member_id)
+    if at_ms is None or now.ticks_ms < at_ms:
+        return
+
+    def decide(turn: Turn) -> None:
+        # The request may have come first, or a later time may run by now.
+        if due.get(member_id) == at_ms and member_id in turn.group.members:
+            remove_members(shard, turn, [member_id])
+
+    submit(shard, group, Asked(decide), now)
 
 
 def _on_session_timer(

@@ -5,7 +5,7 @@ otherwise the epoch of the last answer. Fields that are null have not changed. T
 member's epoch, and its assignment if that has changed or the member seems not to know it.
 
 A group or member that is not known is answered with UNKNOWN_MEMBER_ID, which makes the client join
-again. GROUP_ID_NOT_FOUND would end it, and is for classic groups with members only.
+again. GROUP_ID_NOT_FOUND would end it, and is only for classic groups that cannot be upgraded.
 """
 
 from __future__ import annotations
@@ -13,32 +13,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from penstock.coordination.batches import record_bytes
 from penstock.coordination.effects import Now, Token
 from penstock.groups import consumer_timers
 from penstock.groups.consumer.group import Asked, ConsumerGroup, Turn
-from penstock.groups.consumer.reconciliation import Owned, reconcile
+from penstock.groups.consumer.reconciliation import Owned
 from penstock.groups.consumer.records import (
     LEFT_FOR_A_WHILE,
     Current,
     CurrentEntry,
-    MemberEntry,
     MemberMetadata,
     MemberState,
-    TargetEntry,
     TopicIdPartition,
     by_topic,
-    record_of,
 )
 from penstock.groups.consumer.regexes import require_valid
-from penstock.groups.consumer_regexes import resolve_if_due
-from penstock.groups.consumer_targets import (
-    assign,
-    erase_member,
-    forget_unused_regexes,
-    raise_epoch,
-    remove_members,
+from penstock.groups.consumer_members import (
+    put_member,
+    reconcile_member,
+    require_room,
+    require_storable,
 )
+from penstock.groups.consumer_migration import upgraded
+from penstock.groups.consumer_regexes import resolve_if_due
+from penstock.groups.consumer_targets import assign, remove_members
 from penstock.groups.consumer_turns import is_convertible, submit
 from penstock.groups.effects import RequestInfo
 from penstock.groups.error_responses import consumer_heartbeat_error
@@ -66,7 +63,7 @@ def heartbeat(
 ) -> None:
     try:
         _validate(shard, request, info)
-        group = _require_group(shard, request)
+        group = _require_group(shard, request, now)
     except KafkaError as error:
         shard.effects.reply(token, consumer_heartbeat_error(error))
         return
@@ -92,8 +89,6 @@ def _validate(shard: ShardState, request: ConsumerGroupHeartbeatRequest, info: R
         raise _invalid("An id or the regular expression is longer than 32767 bytes.")
     if epoch < LEFT_FOR_A_WHILE:
         raise _invalid(f"The member epoch is {epoch}: send -2 or more.")
-    if epoch == LEFT_FOR_A_WHILE and request.instance_id is None:
-        raise _invalid("Only a static member can leave for a while: send -1, or an instance id.")
     if epoch == _JOIN:
         _validate_join(request)
     offered = shard.consumers.config.assignors
@@ -114,20 +109,20 @@ def _validate_join(request: ConsumerGroupHeartbeatRequest) -> None:
         raise _invalid("A member that joins must send its subscription.")
 
 
-def _require_group(shard: ShardState, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
-    """Returns the group, which may be a new one if the member joins."""
+def _require_group(
+    shard: ShardState, request: ConsumerGroupHeartbeatRequest, now: Now
+) -> ConsumerGroup:
+    """Returns the group. If the member joins, it may be a new one, or a classic one that is being
+    upgraded."""
     group = shard.groups.get(request.group_id)
     if isinstance(group, ConsumerGroup):
         return group
     if group is not None and group.state is State.DEAD:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    if group is not None and group.members:
-        raise KafkaError(
-            ErrorCode.GROUP_ID_NOT_FOUND,
-            f"The group {request.group_id} has members of the classic protocol: stop them first.",
-        )
     if request.member_epoch != _JOIN:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    if group is not None and group.members:
+        return upgraded(shard, group, now)
     if group is not None and not is_convertible(group):
         # Its last rebalance is about to end without members.
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -151,7 +146,8 @@ def _require_usable(group: ConsumerGroup, regex: str | None) -> None:
     if regex in group.unusable_regexes:
         raise KafkaError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            "The regular expression takes too long to match: use a simpler one.",
+            "The regular expression takes too long to match, or matches too many topics: use a "
+            "simpler or narrower one.",
         )
     if regex not in group.regex_users:
         require_valid(regex)
@@ -199,7 +195,8 @@ class _Call:
             return
         owned = _owned(self.request)
         # If the member did not get the last answer, it has done nothing that contradicts it.
-        missed = epoch == current.previous_epoch and owned is not None
+        # A member that left for a while has epoch -2, and can only join again.
+        missed = current.previous_epoch == epoch < current.epoch and owned is not None
         if not missed or any(each not in current.assigned for each in owned or ()):
             raise KafkaError(
                 ErrorCode.FENCED_MEMBER_EPOCH,
@@ -214,16 +211,22 @@ class _Call:
         if request.instance_id is not None:
             held_by = group.static_members.get(request.instance_id)
         replaced = None if held_by == member_id else held_by
-        if replaced is not None and group.current(replaced).epoch != LEFT_FOR_A_WHILE:
+        if replaced is not None and self._is_held(group, replaced):
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"The instance id {request.instance_id} is in use by member {replaced}: stop "
                 "that one first.",
             )
-        is_full = len(group.members) >= self.shard.consumers.config.group_size_max
-        if is_full and replaced is None and member_id not in group.members:
-            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        require_room(self.shard, group, member_id, replaced)
         return replaced
+
+    def _is_held(self, group: ConsumerGroup, member_id: str) -> bool:
+        """Returns whether a static member must leave before another one may replace it. A member
+        of the classic protocol cannot, and is replaced as in a classic group. One without a present
+        assignment never got the answer to its join, or was being replaced."""
+        is_classic = group.members[member_id].classic is not None
+        current = group.stored.currents.get(member_id)
+        return not is_classic and current is not None and current.epoch != LEFT_FOR_A_WHILE
 
     # Leaving
 
@@ -231,6 +234,9 @@ class _Call:
         group = turn.group
         member_id = self._require_member(group)
         if self.request.member_epoch == LEFT_FOR_A_WHILE:
+            # Kafka wants the instance id in the request, which franz-go 1.22 leaves out.
+            if group.members[member_id].instance_id is None:
+                raise _invalid("Only a static member can leave for a while: send -1.")
             current = group.current(member_id)
             # What the member had to give up, it has given up.
             kept = dict.fromkeys(current.assigned, 0)
@@ -252,27 +258,15 @@ class _Call:
         before = group.members.get(replaced or member_id)
         metadata = self._updated(before)
         if metadata != before:
-            self._require_storable(group, member_id, metadata)
+            require_storable(shard, group, member_id, metadata)
         _require_usable(group, metadata.regex)
         owned = _owned(self.request)
         if group.current(member_id).state is MemberState.UNKNOWN and (owned is None or owned):
             raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH)
-        if replaced is not None:
-            self._replace(turn, replaced, member_id, metadata)
-        elif metadata != before:
-            turn.write(MemberEntry(group.group_id, member_id, metadata))
-        old = before or MemberMetadata()
-        is_changed = metadata.names != old.names or (
-            metadata.regex != old.regex
-            and (metadata.regex is None or metadata.regex in group.stored.regexes)
-        )
-        if metadata.regex != old.regex:
-            forget_unused_regexes(turn)
-        raise_epoch(shard, turn, is_changed=is_changed or before is None)
+        has_changed = put_member(shard, turn, member_id, metadata, replaced)
         resolve_if_due(shard, group, self.may_describe, turn.now)
         assign(shard, turn)
-        has_changed = metadata.names != old.names or metadata.regex != old.regex
-        current, after = self._reconcile(turn, member_id, owned, has_changed)
+        current, after = reconcile_member(shard, turn, member_id, owned, has_changed=has_changed)
         consumer_timers.extend_session(shard, group, member_id, turn.now)
         response = ConsumerGroupHeartbeatResponse(
             member_id=member_id,
@@ -295,6 +289,8 @@ class _Call:
             before or MemberMetadata(),
             client_id=self.info.client_id,
             client_host=self.info.client_host,
+            # A member that spoke the classic protocol so far does not any more.
+            classic=None,
         )
         if request.instance_id is not None:
             metadata = replace(metadata, instance_id=request.instance_id)
@@ -310,47 +306,6 @@ class _Call:
         if request.server_assignor is not None:
             metadata = replace(metadata, assignor=request.server_assignor)
         return metadata
-
-    def _require_storable(
-        self, group: ConsumerGroup, member_id: str, metadata: MemberMetadata
-    ) -> None:
-        record = record_of(MemberEntry(group.group_id, member_id, metadata))
-        if 2 * record_bytes(record) > self.shard.batch_bytes_max():
-            raise _invalid("The subscription is too large: subscribe to fewer topics.")
-
-    def _replace(self, turn: Turn, replaced: str, member_id: str, metadata: MemberMetadata) -> None:
-        """Gives what a static member owned, and should own, to the member that returns for it."""
-        group = turn.group
-        target, current = group.target(replaced), group.current(replaced)
-        erase_member(self.shard, turn, replaced)
-        if member_id in group.members:
-            erase_member(self.shard, turn, member_id)
-        turn.write(MemberEntry(group.group_id, member_id, metadata))
-        turn.write(TargetEntry(group.group_id, member_id, target))
-        held = Current(assigned=current.assigned)
-        turn.write(CurrentEntry(group.group_id, member_id, held))
-
-    def _reconcile(
-        self, turn: Turn, member_id: str, owned: Owned, has_changed: bool
-    ) -> tuple[Current, Current]:
-        """Returns what the member owned before this, and what it owns now."""
-        shard, group = self.shard, turn.group
-        names = group.topics_of(group.members[member_id])
-        found = map(shard.consumers.topics.find, names)
-        topic_ids = {each.topic_id for each in found if each is not None}
-        before = group.current(member_id)
-        after = reconcile(
-            before,
-            target={each for each in group.target(member_id) if each.topic_id in topic_ids},
-            target_epoch=group.target_epoch,
-            owned=owned,
-            is_free=lambda partition: group.owners.get(partition, member_id) == member_id,
-            may_read=(lambda partition: partition.topic_id in topic_ids) if has_changed else None,
-        )
-        if after != before or member_id not in group.stored.currents:
-            turn.write(CurrentEntry(group.group_id, member_id, after))
-            consumer_timers.match_revocation(shard, group, member_id, turn.now)
-        return before, after
 
     def _wants_assignment(self, before: Current) -> bool:
         """Returns whether the member joins, tells everything about itself, or missed an answer."""

@@ -3,6 +3,9 @@
 A member commits under its own epoch. One with an older epoch may still commit for partitions that
 it has had since then (KIP-1251): it commits before it gives them up, and need not learn its new
 epoch first.
+
+To a member that speaks the classic protocol, its epoch is a generation: any other one is refused
+with the error of a generation.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ def require_committer(
         return
     if member_id not in group.members:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+    if group.members[member_id].classic is not None:
+        _require_generation(group, member_id, epoch)
+        return
     if version < _EPOCHS_SINCE:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
@@ -37,6 +43,12 @@ def require_committer(
         )
     if epoch > group.current(member_id).epoch:
         raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH)
+
+
+def _require_generation(group: ConsumerGroup, member_id: str, generation: int) -> None:
+    """Raises unless this is the generation of a member that speaks the classic protocol."""
+    if generation != group.current(member_id).epoch:
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
 
 def stale_partitions(
@@ -70,5 +82,7 @@ def require_fetcher(group: ConsumerGroup, member_id: str | None, epoch: int) -> 
         return
     if member_id is None or member_id not in group.members:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-    if epoch != group.current(member_id).epoch:
+    if group.members[member_id].classic is not None:
+        _require_generation(group, member_id, epoch)
+    elif epoch != group.current(member_id).epoch:
         raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH)

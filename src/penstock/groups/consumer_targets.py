@@ -18,6 +18,7 @@ from penstock.groups.consumer.records import (
     TargetEpochEntry,
 )
 from penstock.groups.consumer.topics import Topics, metadata_hash
+from penstock.groups.consumer_migration import downgrade_is_due
 from penstock.groups.shard_state import ShardState
 
 
@@ -26,6 +27,9 @@ def raise_epoch(shard: ShardState, turn: Turn, *, is_changed: bool) -> None:
 
     `is_changed` says that the subscriptions did. Otherwise the topics are looked at, if they may
     have changed.
+
+    The new epoch is the first record of the decision. If the records need several batches, and the
+    later ones are lost, the next heartbeat computes a target assignment for what there is.
     """
     group = turn.group
     if not is_changed and not group.metadata_is_stale:
@@ -34,7 +38,7 @@ def raise_epoch(shard: ShardState, turn: Turn, *, is_changed: bool) -> None:
     group.metadata_is_stale = False
     known = None if group.stored.epoch is None else group.stored.epoch.metadata_hash
     if is_changed or found != known:
-        turn.write(EpochEntry(group.group_id, GroupEpoch(group.epoch + 1, found)))
+        turn.write_first(EpochEntry(group.group_id, GroupEpoch(group.epoch + 1, found)))
 
 
 def assign(shard: ShardState, turn: Turn) -> None:
@@ -47,7 +51,8 @@ def assign(shard: ShardState, turn: Turn) -> None:
     if group.epoch <= group.target_epoch:
         return
     before = group.stored.target_epoch
-    if before is not None:
+    # The first members of a group do not wait.
+    if before is not None and group.stored.targets:
         interval_ms = shard.consumers.settings_of(group.group_id).assignment_interval_ms
         # If the wall clock was set back, the time since then is unknown.
         if 0 <= now.wall_ms - before.computed_ms < interval_ms:
@@ -60,7 +65,8 @@ def assign(shard: ShardState, turn: Turn) -> None:
         if target != group.target(member_id):
             turn.write(TargetEntry(group.group_id, member_id, target))
     turn.write(TargetEpochEntry(group.group_id, TargetEpoch(group.epoch, now.wall_ms)))
-    shard.rebalances += 1
+    shard.counters.rebalances += 1
+    shard.counters.consumer_rebalances += 1
 
 
 def _subscribers(topics: Topics, group: ConsumerGroup) -> list[Subscriber]:
@@ -78,11 +84,22 @@ def _subscribers(topics: Topics, group: ConsumerGroup) -> list[Subscriber]:
 
 
 def remove_members(shard: ShardState, turn: Turn, member_ids: Iterable[str]) -> None:
-    """Removes members. Their partitions are free at once, and the group has a new epoch."""
+    """Removes members. Their partitions are free at once, and the group has a new epoch.
+
+    If it becomes a classic group, it keeps its epoch: that is the generation of its members.
+    """
+    group = turn.group
     for member_id in member_ids:
         erase_member(shard, turn, member_id)
     forget_unused_regexes(turn)
+    if downgrade_is_due(shard, turn):
+        return
     raise_epoch(shard, turn, is_changed=True)
+    if not group.members:
+        # The time of this record is when the group became empty: from then on offsets expire.
+        # It precedes the tombstones, so the target assignment may still be needed.
+        empty = TargetEpoch(group.target_epoch, turn.now.wall_ms)
+        turn.write_first(TargetEpochEntry(group.group_id, empty))
 
 
 def erase_member(shard: ShardState, turn: Turn, member_id: str) -> None:
@@ -96,9 +113,23 @@ def erase_member(shard: ShardState, turn: Turn, member_id: str) -> None:
     turn.write(MemberEntry(group.group_id, member_id, None))
 
 
+def erase_strangers(turn: Turn) -> bool:
+    """Removes what members had that a newer broker stored, and this one cannot read.
+
+    Returns whether there were any. They must join again.
+    """
+    group = turn.group
+    entries = group.tombstones_of_strangers()
+    group.strangers.clear()
+    for entry in entries:
+        turn.write(entry)
+    return bool(entries)
+
+
 def forget_unused_regexes(turn: Turn) -> None:
     """Removes expressions that no member subscribes with any more."""
     group = turn.group
     group.unusable_regexes &= group.regex_users.keys()
+    group.outgrown_regexes &= group.regex_users.keys()
     for regex in sorted(group.stored.regexes.keys() - group.regex_users.keys()):
         turn.write(RegexEntry(group.group_id, regex, None))

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from penstock.coordination import effects
+from penstock.groups.consumer.records import TopicIdPartition
 from penstock.wire.messages.base import Response
 
 
@@ -51,4 +52,35 @@ class ResolveRegexes:
     may_describe: Callable[[str], bool]
 
 
-Effect: TypeAlias = effects.Effect[Response, TimerKey, ResolveRegexes]
+class RegexOutgrown(NamedTuple):
+    """Tell the operator that an expression cannot be matched any more, although it could before.
+
+    The topics, or those that match, have become too many. Its members keep those that matched
+    the last time.
+    """
+
+    group_id: str
+    regex: str
+
+
+class InitializeShare(NamedTuple):
+    """Begin the share state of a partition; -1: its leader chooses the start offset."""
+
+    partition: TopicIdPartition
+    state_epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShareStateCall:
+    """Initialize and delete states at the share coordinator, and report the failures by
+    `on_share_state_called`. Repeating it does no harm."""
+
+    group_id: str
+    call_id: int
+    initialize: tuple[InitializeShare, ...] = ()
+    delete: tuple[TopicIdPartition, ...] = ()
+
+
+OwnEffect: TypeAlias = ResolveRegexes | RegexOutgrown | ShareStateCall
+Effect: TypeAlias = effects.Effect[Response, TimerKey, OwnEffect]

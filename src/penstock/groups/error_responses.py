@@ -8,14 +8,20 @@ from typing import Any, Final
 from penstock.coordination.append_errors import append_error
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -30,6 +36,10 @@ from penstock.wire.messages import (
     OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
     SyncGroupRequest,
     SyncGroupResponse,
     TxnOffsetCommitRequest,
@@ -79,6 +89,18 @@ def leave_error(code: ErrorCode) -> LeaveGroupResponse:
 
 def consumer_heartbeat_error(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+
+
+def share_heartbeat_error(error: KafkaError) -> ShareGroupHeartbeatResponse:
+    return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+
+
+def alter_shares_error(error: KafkaError) -> AlterShareGroupOffsetsResponse:
+    return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
+
+
+def delete_shares_error(error: KafkaError) -> DeleteShareGroupOffsetsResponse:
+    return DeleteShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
 
 
 def commit_response(
@@ -196,6 +218,30 @@ def _refuse_consumer_describe(
     )
 
 
+def _refuse_share_describe(
+    request: ShareGroupDescribeRequest, version: int, code: ErrorCode
+) -> ShareGroupDescribeResponse:
+    return ShareGroupDescribeResponse(
+        groups=[
+            ShareGroupDescribeResponse.DescribedGroup(code, code.message, group_id)
+            for group_id in request.group_ids
+        ]
+    )
+
+
+def _refuse_share_offsets(
+    request: DescribeShareGroupOffsetsRequest, version: int, code: ErrorCode
+) -> DescribeShareGroupOffsetsResponse:
+    return DescribeShareGroupOffsetsResponse(
+        groups=[
+            DescribeShareGroupOffsetsResponse.Group(
+                group_id=each.group_id, error_code=code, error_message=code.message
+            )
+            for each in request.groups
+        ]
+    )
+
+
 def _refuse_delete(
     request: DeleteGroupsRequest, version: int, code: ErrorCode
 ) -> DeleteGroupsResponse:
@@ -224,4 +270,15 @@ _REFUSALS: Final[Mapping[type[Request], Callable[[Any, int, ErrorCode], Response
         KafkaError(code)
     ),
     ConsumerGroupDescribeRequest: _refuse_consumer_describe,
+    ShareGroupHeartbeatRequest: lambda request, version, code: share_heartbeat_error(
+        KafkaError(code)
+    ),
+    ShareGroupDescribeRequest: _refuse_share_describe,
+    DescribeShareGroupOffsetsRequest: _refuse_share_offsets,
+    AlterShareGroupOffsetsRequest: lambda request, version, code: alter_shares_error(
+        KafkaError(code)
+    ),
+    DeleteShareGroupOffsetsRequest: lambda request, version, code: delete_shares_error(
+        KafkaError(code)
+    ),
 }

@@ -1,9 +1,9 @@
 """The records of `__consumer_offsets`, byte for byte as Kafka writes them.
 
 Keys and values each begin with a 16-bit version. The version of a key tells the kind of the record:
-0 and 1 are offsets, 2 is a group; higher ones belong to kinds of groups that do not exist here, and
-are skipped. Values have their own versions. This module writes what Kafka writes, so that Kafka's
-tools and brokers can read the log, and it reads everything that Kafka ever wrote:
+0 and 1 are offsets, 2 is a group; higher ones belong to other types of groups (`consumer.records`,
+`share.records`). Values have their own versions. This module writes what Kafka writes, so that
+Kafka's tools and brokers can read the log, and it reads everything that Kafka ever wrote:
 
     offset   version 3, or 1 if the client set its own retention time: only 1 has a field for it
     group    version 3; 4 is the first with tagged fields, which a reader skips

@@ -21,6 +21,9 @@ from typing import Final
 from penstock.groups.consumer.records import Entry, EpochEntry, read_entry
 from penstock.groups.consumer.stored_group import StoredGroup
 from penstock.groups.formats import GroupValue, OffsetEntry, OffsetValue, read_record
+from penstock.groups.record_codec import VersionTooNew
+from penstock.groups.share.records import read_entry as read_share_entry
+from penstock.groups.share.stored_group import StoredShareGroup
 from penstock.topic_partition import TopicPartition
 
 NO_PRODUCER: Final = -1
@@ -43,6 +46,10 @@ class ShardImage:
         """Groups of the classic protocol."""
         self.consumer_groups: dict[str, StoredGroup] = {}
         """Groups of the new protocol."""
+        self.too_new: set[tuple[str, int]] = set()
+        """The kinds and versions of values that were skipped, because only a newer broker knows
+        them."""
+        self.share_groups: dict[str, StoredShareGroup] = {}
         self.offsets: dict[str, dict[TopicPartition, OffsetValue]] = {}
         self._pending: dict[str, dict[TopicPartition, dict[int, Pending]]] = {}
         self._of_producer: dict[int, dict[tuple[str, TopicPartition], None]] = {}
@@ -51,12 +58,20 @@ class ShardImage:
     def replay(
         self, key: bytes | None, value: bytes | None, producer_id: int = NO_PRODUCER
     ) -> None:
-        """Applies one record; `producer_id` is set if it belongs to a transaction."""
+        """Applies one record; `producer_id` is set if it belongs to a transaction.
+
+        A record whose value is too new is skipped: the other groups of this log must be served.
+        """
+        try:
+            self._replay(key, value, producer_id)
+        except VersionTooNew as error:
+            self.too_new.add((error.name, error.version))
+
+    def _replay(self, key: bytes | None, value: bytes | None, producer_id: int) -> None:
         entry = read_record(key, value)
         if entry is None:
-            found = None if key is None else read_entry(key, value)
-            if found is not None:
-                self._apply(found)
+            if key is not None:
+                self._replay_entry(key, value)
         elif isinstance(entry, OffsetEntry):
             about = TopicPartition(entry.key.topic, entry.key.partition)
             if producer_id != NO_PRODUCER and entry.value is not None:
@@ -69,6 +84,17 @@ class ShardImage:
             # The last record decides of which protocol a group is.
             self.consumer_groups.pop(entry.key.group, None)
             self.groups[entry.key.group] = entry.value
+
+    def _replay_entry(self, key: bytes, value: bytes | None) -> None:
+        found = read_entry(key, value)
+        if found is not None:
+            self._apply(found)
+        elif (of_share_group := read_share_entry(key, value)) is not None:
+            group_id = of_share_group.group_id
+            group = self.share_groups.setdefault(group_id, StoredShareGroup())
+            group.apply(of_share_group)
+            if not group:
+                del self.share_groups[group_id]
 
     def _apply(self, entry: Entry) -> None:
         group_id = entry.group_id

@@ -9,6 +9,8 @@ continues its membership under a new member id without a rebalance, and a client
 old member id is fenced. If such a member is the leader, the answer from version 9 on says so, and
 tells it to skip the assignment. In older versions the answer names the old leader's member id, so
 that the member does not act as leader.
+
+A group with members of the new protocol answers in `classic_members`.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.coordination.effects import Now, Token
+from penstock.groups import classic_members
 from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.consumer_admin import become_classic
 from penstock.groups.effects import RequestInfo, TimerKey, TimerKind
 from penstock.groups.error_responses import group_append_error, join_error
 from penstock.groups.formats import group_record
-from penstock.groups.group import UNKNOWN_MEMBER, Group, Member, Parked, State
+from penstock.groups.group import UNKNOWN_MEMBER, Group, Member, State
+from penstock.groups.joiner import MEMBER_ID_ROUND_TRIP_SINCE, Joiner
 from penstock.groups.limits import MEMBER_ID_SUFFIX_BYTES, fits_a_string
 from penstock.groups.offsets import Forgotten
 from penstock.groups.rebalance import (
@@ -35,43 +39,7 @@ from penstock.groups.shard_state import ShardState
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import JoinGroupRequest
 
-_MEMBER_ID_ROUND_TRIP_SINCE = 4
 _SKIP_ASSIGNMENT_SINCE = 9
-
-
-@dataclass(frozen=True, slots=True)
-class Joiner:
-    """A normalized JoinGroup request."""
-
-    group_id: str
-    member_id: str
-    instance_id: str | None
-    protocol_type: str
-    protocols: dict[str, bytes]
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    client_id: str
-    client_host: str
-    parked: Parked
-
-    @classmethod
-    def of(cls, request: JoinGroupRequest, info: RequestInfo, token: Token) -> Joiner:
-        protocols: dict[str, bytes] = {}
-        for protocol in request.protocols:
-            protocols.setdefault(protocol.name, protocol.metadata)
-        return cls(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.protocol_type,
-            protocols,
-            # Version 0 has no rebalance timeout.
-            request.rebalance_timeout_ms if info.version else request.session_timeout_ms,
-            request.session_timeout_ms,
-            info.client_id,
-            info.client_host,
-            Parked(token, info.version),
-        )
 
 
 def join_group(
@@ -98,6 +66,9 @@ def _join(shard: ShardState, joiner: Joiner, now: Now) -> None:
     ):
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
     known = shard.groups.get(joiner.group_id)
+    if isinstance(known, ConsumerGroup) and (known.members or known.is_writing):
+        classic_members.join(shard, known, joiner, now)
+        return
     group = become_classic(shard, known, now) if isinstance(known, ConsumerGroup) else known
     if group is None:
         if joiner.member_id != UNKNOWN_MEMBER:
@@ -172,7 +143,7 @@ def _join_as_stranger(shard: ShardState, group: Group, joiner: Joiner, now: Now)
         return
     member_id = shard.new_member_id(joiner.client_id)
     token, version = joiner.parked
-    if version < _MEMBER_ID_ROUND_TRIP_SINCE:
+    if version < MEMBER_ID_ROUND_TRIP_SINCE:
         _add_member(shard, group, joiner, member_id, now)
         return
     lapses_ms = now.ticks_ms + joiner.session_timeout_ms

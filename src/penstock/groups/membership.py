@@ -8,6 +8,8 @@ Heartbeat 0-4: keeps the session alive; the answer informs the member of a rebal
 
 LeaveGroup 0-5: removes one member, from version 3 on any number. A static member can be named by
 its instance id alone, which is how an operator removes it.
+
+In a consumer group of the new protocol, `classic_members` and `consumer_admin` answer.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.coordination.effects import Now, Token
-from penstock.groups import consumer_admin
+from penstock.groups import classic_members, consumer_admin
 from penstock.groups.effects import RequestInfo
 from penstock.groups.error_responses import group_append_error, leave_error, sync_error
 from penstock.groups.formats import group_record
@@ -62,27 +64,33 @@ def sync_group(
     shard: ShardState, request: SyncGroupRequest, info: RequestInfo, token: Token, now: Now
 ) -> None:
     try:
-        _sync(shard, request, Parked(token, info.version), now)
+        _require_named_protocol(request, info.version)
+        consumer_group = shard.consumer(request.group_id)
+        if consumer_group is not None:
+            classic_members.sync(shard, consumer_group, request, token, now)
+        else:
+            _sync(shard, request, Parked(token, info.version), now)
     except KafkaError as error:
         shard.effects.reply(token, sync_error(error.code))
 
 
-def _sync(shard: ShardState, request: SyncGroupRequest, parked: Parked, now: Now) -> None:
-    if parked.version >= _PROTOCOL_NAMED_SINCE and None in (
-        request.protocol_type,
-        request.protocol_name,
-    ):
+def _require_named_protocol(request: SyncGroupRequest, version: int) -> None:
+    if version >= _PROTOCOL_NAMED_SINCE and None in (request.protocol_type, request.protocol_name):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+
+
+def _sync(shard: ShardState, request: SyncGroupRequest, parked: Parked, now: Now) -> None:
     group = _require_group(shard, request.group_id)
     member = group.require_member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
     if request.protocol_type not in (None, group.protocol_type):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if group.state is State.PREPARING:
+        # Also if it names another protocol: it may have joined before the group was downgraded.
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     if group.protocol_name is not None and request.protocol_name not in (None, group.protocol_name):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    if group.state is State.PREPARING:
-        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     group.pending_syncs.pop(member.member_id, None)
     if not group.pending_syncs:
         shard.cancel_sync_timer(group)
@@ -165,6 +173,10 @@ def _sync_response(group: Group, assignment: bytes) -> SyncGroupResponse:
 def heartbeat(
     shard: ShardState, request: HeartbeatRequest, info: RequestInfo, token: Token, now: Now
 ) -> None:
+    consumer_group = shard.consumer(request.group_id)
+    if consumer_group is not None:
+        classic_members.heartbeat(shard, consumer_group, request, token, now)
+        return
     try:
         code = _heartbeat(shard, request, now)
     except KafkaError as error:

@@ -339,10 +339,12 @@ def _unsubscribed_offsets(
 ) -> list[TopicPartition]:
     """Returns the expired offsets of a consumer group: those of topics that nobody reads."""
     expired = []
+    empty_since_ms = group.empty_since_ms
     for about, value in shard.image.offsets_of(group.group_id).items():
         ends_ms = value.expire_timestamp
         if ends_ms == NO_TIMESTAMP:
-            ends_ms = value.commit_timestamp + shard.config.offsets_retention_ms
+            since_ms = max(value.commit_timestamp, empty_since_ms)
+            ends_ms = since_ms + shard.config.offsets_retention_ms
         spared = _is_under_way(shard, group, about) or group.is_subscribed_to(about[0])
         if now.wall_ms >= ends_ms and not spared:
             expired.append(about)
@@ -390,6 +392,7 @@ class Buried:
     def committed(self, shard: ShardState, now: Now) -> None:
         for group_id in self.group_ids:
             del shard.groups[group_id]
+            shard.readers.forget(group_id)
 
     def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
         for group_id in self.group_ids:

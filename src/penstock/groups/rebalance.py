@@ -17,11 +17,28 @@ from dataclasses import dataclass
 from penstock.coordination.effects import Now
 from penstock.groups.effects import TimerKey, TimerKind
 from penstock.groups.error_responses import join_error, sync_error
-from penstock.groups.formats import group_record
+from penstock.groups.formats import GroupValue, group_record
 from penstock.groups.group import Group, Member, State
 from penstock.groups.shard_state import ShardState
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import JoinGroupResponse
+
+
+def restore(shard: ShardState, group_id: str, value: GroupValue, now: Now) -> Group:
+    """Makes the group that the log has the one of its id.
+
+    A rebalance that was in progress is not in the log: its members learn from their next heartbeat
+    that they must join again. If the record names no leader, the group was downgraded from the new
+    protocol, and its partitions are to be assigned again.
+    """
+    group = Group.from_value(group_id, value)
+    shard.groups[group_id] = group
+    for member in group.members.values():
+        shard.extend_session(group, member, now)
+    is_leaderless = bool(value.members) and value.leader is None
+    if is_leaderless or len(group.members) > shard.config.group_size_max:
+        begin(shard, group, now)
+    return group
 
 
 def rebalance_or_complete(shard: ShardState, group: Group, now: Now) -> None:
@@ -82,7 +99,7 @@ def complete(shard: ShardState, group: Group, now: Now) -> None:
     if group.state is State.EMPTY:
         shard.appends.start([group_record(group.group_id, group.to_value({}))], EmptyStored(), now)
         return
-    shard.rebalances += 1
+    shard.counters.rebalances += 1
     joined, group.joining = group.joining, {}
     for member in group.members.values():
         if parked := joined.get(member.member_id):

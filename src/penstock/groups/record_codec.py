@@ -21,6 +21,17 @@ _ELEMENTS_MAX: Final = 4_000_000
 M = TypeVar("M", bound=Message)
 
 
+class VersionTooNew(ProtocolError):
+    """The record was written by a newer version of Penstock or Kafka."""
+
+    def __init__(self, name: str, version: int) -> None:
+        super().__init__(
+            f"{name} version {version} is too new for this broker; start a newer broker"
+        )
+        self.name = name
+        self.version = version
+
+
 class RecordCodec:
     """The codec of one table. It is compiled when it is first used."""
 
@@ -41,13 +52,12 @@ class RecordCodec:
         return b"".join(encode(message, bytearray(_VERSION.pack(version))))
 
     def decode(self, message_class: type[M], data: bytes) -> M:
-        """Returns the message; raises ProtocolError if the data is damaged or too new."""
+        """Returns the message; raises ProtocolError if the data is damaged, and VersionTooNew if
+        its version is not known."""
         name = message_class.__name__
         version = read_version(name, data)
         if not self._schemas[name].versions.cover(version):
-            raise ProtocolError(
-                f"{name} version {version} is too new for this broker; start a newer broker"
-            )
+            raise VersionTooNew(name, version)
         if (name, version) not in self._decoders:
             schema = self._schemas[name]
             self._decoders[name, version] = compile_decoder(schema, message_class, version)

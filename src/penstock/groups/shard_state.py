@@ -6,17 +6,26 @@ Committed records reach the image through `appends` only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from penstock.coordination.effects import Append, EffectList, Now
 from penstock.coordination.in_flight import AppendsInFlight
 from penstock.coordination.invariants import InvariantViolated
-from penstock.groups.config import ConsumerGroupConfig, ConsumerGroupSettings, GroupConfig
+from penstock.groups.config import (
+    ConsumerGroupConfig,
+    ConsumerGroupSettings,
+    GroupConfig,
+    ShareGroupConfig,
+    ShareGroupSettings,
+)
 from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.consumer.topics import NoTopics, Topics
-from penstock.groups.effects import ResolveRegexes, TimerKey, TimerKind
+from penstock.groups.effects import OwnEffect, TimerKey, TimerKind
 from penstock.groups.group import Group, Member
 from penstock.groups.image import NO_PRODUCER, ShardImage
+from penstock.groups.share.group import ShareGroup
+from penstock.groups.topic_readers import TopicReaders
 from penstock.wire.messages.base import Response
 
 AnyGroup: TypeAlias = Group | ConsumerGroup
@@ -41,6 +50,44 @@ class ConsumerContext:
         return self.config.settings if self._settings_of is None else self._settings_of(group_id)
 
 
+class ShareContext:
+    """What share groups depend on in addition: their settings."""
+
+    def __init__(
+        self,
+        config: ShareGroupConfig | None = None,
+        settings_of: Callable[[str], ShareGroupSettings] | None = None,
+    ) -> None:
+        """`settings_of` returns the settings of a group; without it, all have those of `config`."""
+        self.config: Final = config or ShareGroupConfig()
+        self._settings_of = settings_of
+
+    def settings_of(self, group_id: str) -> ShareGroupSettings:
+        return self.config.settings if self._settings_of is None else self._settings_of(group_id)
+
+
+@dataclass(slots=True)
+class GroupCounters:
+    """What the groups of a shard did, for metrics."""
+
+    rebalances: int = 0
+    """Generations with members that have begun, and assignments of consumer and share groups."""
+    consumer_rebalances: int = 0
+    """Assignments of consumer groups of the new protocol."""
+    upgrades: int = 0
+    """Classic groups with members that became groups of the new protocol."""
+    downgrades: int = 0
+    regexes_outgrown: int = 0
+    """Regular expressions that took too long to match, or matched too many topics."""
+
+    def add(self, other: GroupCounters) -> None:
+        self.rebalances += other.rebalances
+        self.consumer_rebalances += other.consumer_rebalances
+        self.upgrades += other.upgrades
+        self.downgrades += other.downgrades
+        self.regexes_outgrown += other.regexes_outgrown
+
+
 class ShardState:
     def __init__(
         self,
@@ -48,17 +95,23 @@ class ShardState:
         new_member_id: Callable[[str], str],
         batch_bytes_max: Callable[[], int],
         consumers: ConsumerContext,
+        shares: ShareContext,
     ) -> None:
         self.config: Final = config
         self.consumers: Final = consumers
+        self.shares: Final = shares
         self.new_member_id: Final = new_member_id
         self.batch_bytes_max: Final = batch_bytes_max
         self.image: Final = ShardImage()
         self.groups: Final[dict[str, AnyGroup]] = {}
-        self.effects: Final = EffectList[Response, TimerKey, ResolveRegexes]()
+        self.share_groups: Final[dict[str, ShareGroup]] = {}
+        """Share groups. A group id is in this dict, in the other, or in none."""
+        self.share_calls = 0
+        """How many calls of the share coordinator have begun."""
+        self.effects: Final = EffectList[Response, TimerKey, OwnEffect]()
         self.appends: Final = AppendsInFlight(self, self.effects, self._replay, batch_bytes_max)
-        self.rebalances = 0
-        """How many generations with members have begun here; for metrics."""
+        self.readers: Final = TopicReaders()
+        self.counters: Final = GroupCounters()
 
     def _replay(self, append: Append) -> None:
         producer_id = NO_PRODUCER if append.producer is None else append.producer.producer_id

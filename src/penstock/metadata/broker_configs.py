@@ -30,7 +30,11 @@ from penstock.metadata.config_types import (
 )
 from penstock.metadata.connection_configs import CONNECTION_CONFIGS
 from penstock.metadata.consumer_group_configs import CONSUMER_GROUP_CONFIGS
+from penstock.metadata.dead_letter_configs import DEAD_LETTER_BROKER_CONFIGS
 from penstock.metadata.kafka_only_configs import kafka_only_config
+from penstock.metadata.share_coordinator_configs import SHARE_COORDINATOR_CONFIGS
+from penstock.metadata.share_group_configs import SHARE_GROUP_CONFIGS
+from penstock.metadata.share_session_configs import SHARE_SESSION_CONFIGS
 from penstock.metadata.topic_configs import TOPIC_CONFIGS
 
 _BOOLEAN = ConfigType.BOOLEAN
@@ -400,6 +404,10 @@ _ELSEWHERE: Final = (
     *AUDIT_CONFIGS,
     *CONNECTION_CONFIGS,
     *CONSUMER_GROUP_CONFIGS,
+    *DEAD_LETTER_BROKER_CONFIGS,
+    *SHARE_GROUP_CONFIGS,
+    *SHARE_COORDINATOR_CONFIGS,
+    *SHARE_SESSION_CONFIGS,
     *TOKEN_CONFIGS,
 )
 

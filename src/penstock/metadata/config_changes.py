@@ -27,6 +27,7 @@ from penstock.metadata.configs import (
     validate_topic_configs,
 )
 from penstock.metadata.decisions import Change, Decision
+from penstock.metadata.delay_topics import require_delay_target
 from penstock.metadata.group_configs import GROUP_CONFIGS, alter_group, group_values
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.keys import BROKER_ID_MAX, broker_config_key
@@ -77,15 +78,17 @@ def alter_configs(
     resource_type: int,
     resource_name: str,
     configs: Sequence[tuple[str, str | None]],
+    static: Mapping[str, str] = _NONE,
 ) -> Decision[Mapping[str, str]]:
     """Replaces all overrides of a resource. The result is the new overrides. A broker named ""
-    means all brokers."""
+    means all brokers. `static` are the broker's own configs."""
     _require_values([name for name, text in configs if text is None])
     kind = _resource(resource_type, [name for name, _ in configs])
     if kind is ResourceType.TOPIC:
         return _write_topic(image, resource_name, configs)
     if kind is ResourceType.GROUP:
-        return alter_group(image, resource_name, configs)
+        broker = BrokerConfigs(static, image.default_broker_configs)
+        return alter_group(image, resource_name, configs, broker)
     if kind in NO_CONFIGS:
         return Decision((), _NONE)
     return _write_broker(image, resource_name, configs)
@@ -146,7 +149,7 @@ def incremental_alter_configs(
             require_dynamic(edit.name)
         current = overrides.get(edit.name, to_text(held.value) or "")
         overrides[edit.name] = _edited(definition, edit, current)
-    return alter_configs(image, resource_type, resource_name, list(overrides.items()))
+    return alter_configs(image, resource_type, resource_name, list(overrides.items()), static)
 
 
 def _require_values(without: Sequence[str]) -> None:
@@ -191,6 +194,7 @@ def _write_topic(
     overrides = MappingProxyType(validate_topic_configs(configs))
     if overrides == topic.configs:
         return Decision((), overrides)
+    require_delay_target(image, name, overrides, topic.configs)
     after = replace(topic, configs=overrides)
     if overrides.get("durability") != topic.configs.get("durability"):
         # Store the switch in the same commit: records counted before it may not have been synced

@@ -101,6 +101,7 @@ class TopicSettings:
     delete_retention_ms: int
     durability: str
     encryption: str
+    errors_deadletterqueue_group_enable: bool
     file_delete_delay_ms: int
     flush_messages: int
     flush_ms: int
@@ -117,6 +118,12 @@ class TopicSettings:
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int
     min_insync_replicas: int
+    penstock_dedup_window_ms: int
+    penstock_delay_target: str
+    penstock_priority_levels: int
+    penstock_queue_length_max: int
+    penstock_queue_length_policy: str
+    penstock_timed_records: bool
     preallocate: bool
     remote_log_copy_disable: bool
     remote_log_delete_on_disable: bool

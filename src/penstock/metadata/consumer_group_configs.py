@@ -5,20 +5,57 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.metadata.config_types import INT_MAX, ConfigType, Definition, at_least
+from penstock.metadata.config_types import (
+    INT_MAX,
+    ConfigType,
+    Definition,
+    Value,
+    any_of,
+    at_least,
+    one_of,
+)
 
 _INT = ConfigType.INT
 _LIST = ConfigType.LIST
 
+
+REBALANCE_PROTOCOLS: Final = "group.coordinator.rebalance.protocols"
+_known_protocols: Final = any_of("classic", "consumer", "share", "streams")
+
+
+def _protocols(value: Value) -> str | None:
+    if isinstance(value, tuple) and "classic" not in value:
+        return "add classic: brokers cannot stop to serve classic groups"
+    return _known_protocols(value)
+
+
+def _bounds(name: str, least: int, most: int) -> tuple[Definition, Definition]:
+    each = (("min", "smallest", least), ("max", "largest", most))
+    low, high = (
+        Definition(
+            f"group.consumer.{prefix}.{name}",
+            _INT,
+            default,
+            f"The {word} value that group.consumer.{name}, and consumer.{name} of a group, may "
+            "have.",
+            at_least(0),
+            dynamic=False,
+        )
+        for prefix, word, default in each
+    )
+    return low, high
+
+
 CONSUMER_GROUP_CONFIGS: Final = (
-    # A name that Kafka does not have: a value that was copied from Kafka must not switch it on.
     Definition(
-        "group.consumer.preview.enable",
-        ConfigType.BOOLEAN,
-        False,
-        "Whether brokers also serve consumer groups of the new protocol (KIP-848). It is not "
-        "complete yet: a group cannot change its protocol while it has members. "
-        "group.coordinator.rebalance.protocols has no effect before it is complete.",
+        REBALANCE_PROTOCOLS,
+        _LIST,
+        ("classic", "consumer"),
+        "The protocols of groups that brokers serve. classic is always one of them. Without "
+        "consumer, the APIs of consumer groups of the new protocol (KIP-848) are not advertised. "
+        "share and streams, which Kafka has too, change nothing: group.share.enable turns share "
+        "groups on and off.",
+        _protocols,
         dynamic=False,
     ),
     Definition(
@@ -29,6 +66,7 @@ CONSUMER_GROUP_CONFIGS: Final = (
         at_least(1),
         dynamic=False,
     ),
+    *_bounds("session.timeout.ms", 45_000, 60_000),
     Definition(
         "group.consumer.heartbeat.interval.ms",
         _INT,
@@ -37,6 +75,7 @@ CONSUMER_GROUP_CONFIGS: Final = (
         at_least(1),
         dynamic=False,
     ),
+    *_bounds("heartbeat.interval.ms", 5_000, 15_000),
     Definition(
         "group.consumer.assignment.interval.ms",
         _INT,
@@ -44,6 +83,18 @@ CONSUMER_GROUP_CONFIGS: Final = (
         "At least this long passes between two assignments of a consumer group. A change while "
         "the broker runs is used after its next start.",
         at_least(0),
+    ),
+    *_bounds("assignment.interval.ms", 0, 15_000),
+    Definition(
+        "group.consumer.migration.policy",
+        ConfigType.STRING,
+        "bidirectional",
+        "Which groups with members may change their protocol. upgrade: a classic group becomes a "
+        "consumer group when the first member of the new protocol joins it. downgrade: a consumer "
+        "group becomes a classic group when the last such member leaves it. bidirectional: both. "
+        "disabled: none.",
+        one_of("bidirectional", "upgrade", "downgrade", "disabled"),
+        dynamic=False,
     ),
     Definition(
         "group.consumer.max.size",

@@ -58,41 +58,24 @@ delete.records.purgatory.purge.interval.requests  int
 early.start.listeners  list
 fetch.purgatory.purge.interval.requests  int
 follower.fetch.last.tiered.offset.enable  boolean  dynamic
-group.consumer.max.assignment.interval.ms  int
-group.consumer.max.heartbeat.interval.ms  int
-group.consumer.max.session.timeout.ms  int
-group.consumer.migration.policy  string
-group.consumer.min.assignment.interval.ms  int
-group.consumer.min.heartbeat.interval.ms  int
-group.consumer.min.session.timeout.ms  int
 group.coordinator.append.linger.ms  int
 group.coordinator.background.threads  int
 group.coordinator.cached.buffer.max.bytes  int  dynamic
-group.coordinator.rebalance.protocols  list
 group.coordinator.threads  int
-group.share.assignment.interval.ms  int  dynamic
 group.share.assignors  list
-group.share.delivery.count.limit  int
-group.share.heartbeat.interval.ms  int
-group.share.initialize.retry.interval.ms  int
 group.share.max.assignment.interval.ms  int
 group.share.max.delivery.count.limit  int
 group.share.max.heartbeat.interval.ms  int
 group.share.max.partition.max.record.locks  int
 group.share.max.record.lock.duration.ms  int
 group.share.max.session.timeout.ms  int
-group.share.max.share.sessions  int
-group.share.max.size  int
 group.share.min.assignment.interval.ms  int
 group.share.min.delivery.count.limit  int
 group.share.min.heartbeat.interval.ms  int
 group.share.min.partition.max.record.locks  int
 group.share.min.record.lock.duration.ms  int
 group.share.min.session.timeout.ms  int
-group.share.partition.max.record.locks  int
 group.share.persister.class.name  string
-group.share.record.lock.duration.ms  int
-group.share.session.timeout.ms  int
 group.streams.assignment.interval.ms  int  dynamic
 group.streams.heartbeat.interval.ms  int
 group.streams.initial.rebalance.delay.ms  int
@@ -241,15 +224,9 @@ share.coordinator.append.linger.ms  int
 share.coordinator.cached.buffer.max.bytes  int  dynamic
 share.coordinator.cold.partition.snapshot.interval.ms  int
 share.coordinator.load.buffer.size  int
-share.coordinator.snapshot.update.records.per.snapshot  int
 share.coordinator.state.topic.compression.codec  int
-share.coordinator.state.topic.min.isr  short
-share.coordinator.state.topic.num.partitions  int
 share.coordinator.state.topic.prune.interval.ms  int
-share.coordinator.state.topic.replication.factor  short
-share.coordinator.state.topic.segment.bytes  int
 share.coordinator.threads  int
-share.coordinator.write.timeout.ms  int
 share.fetch.purgatory.purge.interval.requests  int
 socket.connection.setup.timeout.max.ms  long
 socket.connection.setup.timeout.ms  long

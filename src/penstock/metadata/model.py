@@ -11,11 +11,13 @@ from penstock.security.listeners import Listener, SecurityProtocol, endpoint_for
 NO_LEADER: Final = -1
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
+SHARE_STATE_TOPIC: Final = "__share_group_state"
+"""Its records are deltas too, so it must not be compacted: the share coordinator trims it."""
 AUDIT_TOPIC: Final = "__audit"
 """Only brokers write to it. Its records have no keys, so it is not compacted."""
 COMPACTED_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 """The internal topics that must be compacted."""
-INTERNAL_TOPICS: Final = COMPACTED_TOPICS | {AUDIT_TOPIC}
+INTERNAL_TOPICS: Final = COMPACTED_TOPICS | {AUDIT_TOPIC, SHARE_STATE_TOPIC}
 PLAINTEXT: Final = SecurityProtocol.PLAINTEXT.value
 """The name of the listener of a broker whose settings name no listeners."""
 

@@ -1,8 +1,8 @@
 """Every topic config that is known here, with Kafka's names and Kafka's defaults.
 
-Two configs are Penstock's own: `durability` and `encryption`. Configs that Kafka has and this table
-has not (old message formats) are refused by name, so that a user does not believe they are in
-force.
+Penstock's own configs are `durability`, `encryption` and those in `queue_configs`. Configs that
+Kafka has and this table has not (old message formats) are refused by name, so that a user does not
+believe they are in force.
 
 The configs of tiered storage are known, because tools that copy a topic's configs to another
 cluster send all of them. As on a Kafka broker without tiered storage, enabling it is refused; the
@@ -28,6 +28,9 @@ from penstock.metadata.config_types import (
     only,
     throttled_replicas,
 )
+from penstock.metadata.dead_letter_configs import DEAD_LETTER_TOPIC_CONFIGS
+from penstock.metadata.delay_configs import DELAY_CONFIGS
+from penstock.metadata.queue_configs import QUEUE_CONFIGS
 
 NOT_ENCRYPTED: Final = "none"
 _MINUTE_MS: Final = 60_000
@@ -356,7 +359,11 @@ TOPIC_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(
     {
         each.name: each
         for each in sorted(
-            _LIFETIME + _SEGMENTS + _WRITES + _REPLICATION + _TIERED,
+            (
+                *(_LIFETIME + _SEGMENTS + _WRITES + _REPLICATION + _TIERED + QUEUE_CONFIGS),
+                *DEAD_LETTER_TOPIC_CONFIGS,
+                *DELAY_CONFIGS,
+            ),
             key=lambda each: each.name,
         )
     }

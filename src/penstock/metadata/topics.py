@@ -16,6 +16,7 @@ from typing import Final
 from penstock.metadata.config_values import NO_CONFIGS
 from penstock.metadata.configs import validate_topic_configs
 from penstock.metadata.decisions import Decision
+from penstock.metadata.delay_topics import require_delay_target
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import Partition, Topic
 from penstock.metadata.placement import place_replicas, ring
@@ -85,6 +86,7 @@ def create_topic(
     else:
         assignments = _placed_assignments(image, spec, defaults, start_index)
     configs = validate_topic_configs(spec.configs)
+    require_delay_target(image, spec.name, configs, NO_CONFIGS)
     topic = Topic(
         spec.name,
         topic_id,

@@ -11,13 +11,15 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from penstock.net.sockets import tune
 from penstock.net.tls_handshake import TlsHandshake
 from penstock.net.tls_layer import TlsLayer
 from penstock.ports import Executor, Network, Random, Receiver, Transport
-from penstock.security.client_login import Login
+
+if TYPE_CHECKING:
+    from penstock.security.client_login import Login
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,15 @@ def _do_nothing() -> None:
 class Turn:
     """Whether one connection waits for its turn, and for which tenant."""
 
-    __slots__ = ("_steer", "_ticket", "_turns", "is_exempt", "read_bytes", "tenant")
+    __slots__ = (
+        "_steer",
+        "_ticket",
+        "_turns",
+        "is_closed",
+        "is_exempt",
+        "read_bytes",
+        "tenant",
+    )
 
     def __init__(
         self, turns: FairTurns, steer: Callable[[], None], *, is_exempt: bool = False
@@ -199,6 +207,7 @@ class Turn:
         self._steer = steer
         self._ticket: int | None = None
         self.tenant = ""
+        self.is_closed = False
         self.is_exempt = is_exempt
         self.read_bytes: int | None = None
         """How much the connection may read at once; None for no limit."""
@@ -261,11 +270,12 @@ class Turn:
         try:
             self._steer()
         except Exception:  # noqa: BLE001 - others must get their turns
-            _log.exception("a connection of %s could not be read on", self.tenant)
+            _log.exception("could not continue to read from a connection of %s", self.tenant)
 
     def close(self) -> None:
         """Ends the wait after the connection closed. Also drops the callback, because a reference
         cycle would keep both alive."""
+        self.is_closed = True
         self._steer = _do_nothing
         ticket, self._ticket = self._ticket, None
         if ticket is not None:

@@ -49,6 +49,8 @@ class AppendRules:
     """The topic's compression codec; None keeps the producer's."""
     level: int | None = None
     """The compression level of that codec; None for its default."""
+    due_after_max_ms: int | None = None
+    """How far the due time of a record may be ahead of the clock. None: there are no due times."""
 
     unusual: int = field(init=False)
     """The findings of `scan_payload` that need a closer look."""
@@ -73,7 +75,12 @@ class AppendRules:
         object.__setattr__(self, "unusual", unusual)
         ahead = self.timestamp_after_max_ms if self.checks_timestamps else _FOREVER_MS
         object.__setattr__(self, "newest_after_now_ms", min(ahead, _FOREVER_MS))
-        object.__setattr__(self, "are_ordinary", any_age and self.codec is None)
+        object.__setattr__(self, "are_ordinary", any_age and self.is_kept_closed)
+
+    @property
+    def is_kept_closed(self) -> bool:
+        """Whether headers of records are not read, and the compression is not changed."""
+        return self.codec is None and self.due_after_max_ms is None
 
     @property
     def decompressed_bytes_max(self) -> int:

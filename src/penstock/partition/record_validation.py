@@ -10,7 +10,8 @@ framing of every record is checked before the append, as in Kafka:
 
 Malformed records are refused with INVALID_RECORD, which clients do not retry. So are records
 without a key in a compacted topic. Timestamps out of bounds are refused with INVALID_TIMESTAMP.
-Both answers name the bad records one by one (KIP-467). A wrong largest timestamp in the header is
+Both answers name the bad records one by one (KIP-467). So do those of topics with timed records,
+whose due times are checked (`due_times`). A wrong largest timestamp in the header is
 corrected, since retention and the search by time rely on it. A batch whose codec is not the topic's
 is compressed again.
 
@@ -28,6 +29,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from penstock.partition.batch_rules import AppendRules, BatchRefused, check_batch
+from penstock.partition.due_times import bad_due_times
 from penstock.records.batch import (
     CODEC_MASK,
     HEADER_SIZE,
@@ -149,7 +151,7 @@ def validate_batch(
         raise MalformedRecords(error) from None
     if (
         not found & rules.unusual
-        and rules.codec is None
+        and rules.is_kept_closed
         and (
             not rules.checks_timestamps
             or fields[_MAX_TIMESTAMP] <= now_ms + rules.timestamp_after_max_ms
@@ -167,7 +169,7 @@ def _is_large(records: memoryview, rules: AppendRules) -> bool:
     detour.
     """
     is_compressed = records[_CODEC_AT] & CODEC_MASK
-    return bool(is_compressed or rules.codec) or len(records) > ON_LOOP_PLAIN_BYTES_MAX
+    return bool(is_compressed or not rules.is_kept_closed) or len(records) > ON_LOOP_PLAIN_BYTES_MAX
 
 
 def _open(
@@ -216,6 +218,8 @@ def _settle(
     )
     if untimely or (rules.compacted and found & HAS_KEYLESS):
         _refuse_bad_records(fields, payload, rules, now_ms)
+    if rules.due_after_max_ms is not None:
+        _refuse_due_times(fields, payload, now_ms + rules.due_after_max_ms)
     if found & HAS_OTHER_MAX_TIMESTAMP and not fields[_ATTRIBUTES] & LOG_APPEND_TIME:
         newest = largest_timestamp(payload, fields[_RECORD_COUNT], fields[_BASE_TIMESTAMP])
         fields = stamp_max_timestamp(batch, 0, newest)
@@ -276,3 +280,14 @@ def _refuse_bad_records(
         f"{errors[0].message}",
         errors,
     )
+
+
+def _refuse_due_times(fields: HeaderFields, payload: memoryview, latest_ms: int) -> None:
+    bad = bad_due_times(fields, payload, latest_ms, RECORD_ERRORS_MAX)
+    if bad:
+        raise RecordsRefused(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"{len(bad)} of {fields[_RECORD_COUNT]} records have an invalid due time; the first is "
+            f"record {bad[0][0]}: {bad[0][1]}",
+            [RecordError(*each) for each in bad],
+        )

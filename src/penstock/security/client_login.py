@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from penstock.security import oauthbearer, plain
 from penstock.security.exchange import PasswordHash
 from penstock.security.scram import ScramClient, ScramFailed
 from penstock.security.scram_credentials import SCRAM_MECHANISMS
-
-MECHANISM_NAMES: Final = (plain.PLAIN, *SCRAM_MECHANISMS, oauthbearer.MECHANISM)
-"""The mechanisms that a client may use."""
 
 
 class ReplyRefused(Exception):

@@ -19,10 +19,10 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.security.listeners import Listener, SecurityProtocol
+from penstock.security.mechanism_names import MECHANISM_NAMES
 from penstock.security.principal_rules import PrincipalRules, RulesInvalid, parse_rules
 
 PREFIX: Final = "listener.name."
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """The SASL mechanisms that brokers support. Kafka's default, GSSAPI, is not among them, so
 `sasl.enabled.mechanisms` must be set."""
 PEM_CHARS_MAX: Final = 1 << 20
@@ -93,7 +93,7 @@ _ELSEWHERE: Final = ("connections.max.idle.ms", "sasl.mechanism.inter.broker.pro
 _OF_BROKER: Final = (*_TLS_KEYS, *_SASL_KEYS, *_REFUSED, *_ELSEWHERE, _DELAY, _JAAS)
 _OF_LISTENER: Final = (*_TLS_KEYS, *_SASL_KEYS, *_REFUSED, *_LIMIT_KEYS)
 _OF_MECHANISM: Final = (_JAAS, _REAUTH, *(name for name in _REFUSED if name.startswith("sasl.")))
-_MISPLACED: Final = ("listener.n", "listeners.", *(f"{name.lower()}." for name in MECHANISMS))
+_MISPLACED: Final = ("listener.n", "listeners.", *(f"{name.lower()}." for name in MECHANISM_NAMES))
 _CHECKED: Final = ("ssl.", "sasl.", "connection", *_MISPLACED)
 """A setting outside of a listener that begins so must be known. It may be a setting of a listener
 whose prefix is misspelled or missing."""
@@ -329,7 +329,7 @@ def _warnings(listener: Listener, values: _Values) -> tuple[str, ...]:
 def _mechanism_of(key: str) -> tuple[str | None, str]:
     """Returns the mechanism of a setting such as `scram-sha-256.sasl.jaas.config`, and the rest."""
     name, dot, rest = key.partition(".")
-    if dot and name.upper() in MECHANISMS and name == name.lower():
+    if dot and name.upper() in MECHANISM_NAMES and name == name.lower():
         return name.upper(), rest
     return None, key
 
@@ -466,10 +466,10 @@ def _sasl(values: _Values) -> SaslSettings:
     if not mechanisms:
         raise SecurityInvalid(
             f"{values.prefix}{_MECHANISM_LIST} is missing: a listener with SASL needs at least one "
-            f"of {', '.join(MECHANISMS)}"
+            f"of {', '.join(MECHANISM_NAMES)}"
         )
-    if unknown := ", ".join(each for each in mechanisms if each not in MECHANISMS):
-        problem = f"has {unknown}, which is not supported; use {', '.join(MECHANISMS)}"
+    if unknown := ", ".join(each for each in mechanisms if each not in MECHANISM_NAMES):
+        problem = f"has {unknown}, which is not supported; use {', '.join(MECHANISM_NAMES)}"
         raise values.invalid(_MECHANISM_LIST, problem)
     for key in values.own:
         if (other := _mechanism_of(key)[0]) is not None and other not in mechanisms:

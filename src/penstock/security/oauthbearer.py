@@ -23,6 +23,7 @@ from penstock.security.exchange import (
     Step,
     Wait,
 )
+from penstock.security.mechanism_names import OAUTHBEARER
 from penstock.security.token_verdict import (
     TOKEN_BYTES_MAX,
     KeyUnknown,
@@ -32,7 +33,7 @@ from penstock.security.token_verdict import (
 )
 from penstock.security.user_names import name_problem
 
-MECHANISM: Final = "OAUTHBEARER"
+MECHANISM: Final = OAUTHBEARER
 MESSAGE_BYTES_MAX: Final = TOKEN_BYTES_MAX + 16 * 1024
 """The longest message of a client: a token, and some extensions."""
 EXTENSIONS_MAX: Final = 64

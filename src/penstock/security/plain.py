@@ -32,8 +32,6 @@ from penstock.security.scram_credentials import (
 )
 from penstock.security.user_names import name_problem
 
-PLAIN: Final = "PLAIN"
-
 MESSAGE_BYTES_MAX: Final = 2 * NAME_BYTES_MAX + PASSWORD_BYTES_MAX + 2
 """The longest message of a client: two names, a password and the separators."""
 

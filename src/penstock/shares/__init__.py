@@ -2,8 +2,12 @@
 
 `share_partition` is the machine of one partition as one group sees it. It keeps `spans`, acquires
 records (`acquisition`), checks `acknowledgements`, makes `decisions`, and tells its shell what to
-store. `image` is what is stored, `formats` are the records of the state log, and `state_writer`
-appends them for all groups of a partition. `partition_shares` connects the share partitions of a
-partition with its state writer. `sessions` are what a broker remembers of each member. `assignor`
-divides partitions among members. docs/QUEUES.md has the design.
+store. `partition_shares` has the share partitions of all groups of a partition. `image` is what is
+stored, and `loading` compares it with the log of a new leader. `sessions` are what a broker
+remembers of each member. `assignor` divides partitions among members.
+
+The share coordinator stores images. `state_port` is what leaders and group coordinators ask of it,
+`state_requests` are its requests and who may make them, `formats` the records of its log,
+`stored_states` the result of these records, and `state_shard` the coordinator of one partition of
+its topic. docs/QUEUES.md has the design.
 """

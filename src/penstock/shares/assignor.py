@@ -26,13 +26,13 @@ Assignment = dict[str, frozenset[TopicPartition]]
 
 def assign(
     subscriptions: Mapping[str, frozenset[str]],
-    partition_counts: Mapping[str, int],
+    partitions_of: Mapping[str, Collection[int]],
     previous: Mapping[str, Collection[TopicPartition]],
 ) -> Assignment:
     """Returns the partitions of every member.
 
-    `subscriptions` has the topics of each member, `partition_counts` the number of partitions of
-    each topic that exists, and `previous` the assignment so far.
+    `subscriptions` has the topics of each member, `partitions_of` the partitions of each topic that
+    can be assigned, and `previous` the assignment so far.
     """
     assigned: dict[str, set[TopicPartition]] = {member: set() for member in subscriptions}
     for topics in _pools(subscriptions):
@@ -40,7 +40,7 @@ def assign(
         partitions = [
             TopicPartition(topic, index)
             for topic in sorted(topics)
-            for index in range(partition_counts.get(topic, 0))
+            for index in sorted(partitions_of.get(topic, ()))
         ]
         if not (members and partitions):
             continue
@@ -64,19 +64,41 @@ def _assign_pool(
 ) -> dict[str, set[TopicPartition]]:
     sharing = -(-len(members) // len(partitions))
     places = _places(members, len(partitions) * sharing)
+    pool = frozenset(partitions)
+    held = {member: pool.intersection(previous.get(member, ())) for member in members}
+    if _is_even_enough(held, places, partitions, sharing):
+        return {member: set(own) for member, own in held.items()}
     used = dict.fromkeys(partitions, 0)
     chosen: dict[str, set[TopicPartition]] = {member: set() for member in members}
     for member in members:
-        for partition in sorted(previous.get(member, ())):
-            if len(chosen[member]) < places[member] and used.get(partition, sharing) < sharing:
+        for partition in sorted(held[member]):
+            if len(chosen[member]) < places[member] and used[partition] < sharing:
                 chosen[member].add(partition)
                 used[partition] += 1
     order = {partition: position for position, partition in enumerate(partitions)}
     heap = [(count, order[partition]) for partition, count in used.items()]
     heapify(heap)
-    for member in members:
+    # Those who lack most come first: they need partitions that differ, while many have room.
+    for member in sorted(members, key=lambda each: len(chosen[each]) - places[each]):
         _fill(chosen[member], places[member], partitions, heap)
     return chosen
+
+
+def _is_even_enough(
+    held: Mapping[str, Collection[TopicPartition]],
+    places: Mapping[str, int],
+    partitions: Sequence[TopicPartition],
+    sharing: int,
+) -> bool:
+    """Whether the assignment so far can stay. A partition may have one member too many: a member
+    with several places needs different partitions, and others keep theirs."""
+    used = dict.fromkeys(partitions, 0)
+    for member, count in places.items():
+        if len(held[member]) != count:
+            return False
+        for partition in held[member]:
+            used[partition] += 1
+    return min(used.values()) >= 1 and max(used.values()) <= sharing + 1
 
 
 def _places(members: Sequence[str], total: int) -> dict[str, int]:

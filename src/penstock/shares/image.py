@@ -5,6 +5,9 @@ records are available in it, with the count that was stored last, because delive
 
 A live share partition applies a delta to its image when the delta is committed. A new leader
 applies the same deltas in the same order, so it gets the same image.
+
+Promoted records (`share_schedule`) are apart from the window. Each of them is mentioned until it is
+done; all other far records below the start are scheduled, or done.
 """
 
 from __future__ import annotations
@@ -14,10 +17,29 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from penstock.shares.share_schedule import NO_SCHEDULE, ShareSchedule
 from penstock.shares.states import DONE, GiveUpReason, RecordState
 
 _FIRST: Final = attrgetter("first")
 _LAST: Final = attrgetter("last")
+
+
+class LetterNumbers(NamedTuple):
+    """How the dead letters of a share partition are numbered; `letters` says why.
+
+    Of two values the greater one is the later one.
+    """
+
+    base: int = 0
+    """The number of the letter that has sequence number 0."""
+    next: int = 0
+    """The number of the next letter. It never decreases."""
+    producer_epoch: int = 0
+    producer_id: int = -1
+    """-1: there is none yet."""
+
+
+NO_LETTERS: Final = LetterNumbers()
 
 
 class StoredSpan(NamedTuple):
@@ -30,6 +52,8 @@ class StoredSpan(NamedTuple):
     due_ms: int = 0
     """Wall-clock time: the record is not delivered again before it. 0: at once."""
     reason: GiveUpReason = GiveUpReason.NONE
+    letter_shift: int = 0
+    """In the state archiving: the number of an offset's dead letter is the offset plus this."""
 
 
 class Delta(NamedTuple):
@@ -42,6 +66,12 @@ class Delta(NamedTuple):
     end_leader_epoch: int
     """The leader epoch of the last record before the end offset."""
     spans: tuple[StoredSpan, ...]
+    letters: LetterNumbers = NO_LETTERS
+    promoted: tuple[StoredSpan, ...] = ()
+    """What changes of promoted records."""
+    schedule: ShareSchedule = NO_SCHEDULE
+    attachment: bytes = b""
+    """Replaces the attachment of the image. Empty: it stays as it is."""
 
 
 @dataclass(slots=True)
@@ -52,6 +82,13 @@ class ShareImage:
     end_leader_epoch: int = -1
     spans: list[StoredSpan] = field(default_factory=list)
     """In order, without overlaps; neighbors that are equal are merged."""
+    letters: LetterNumbers = NO_LETTERS
+    promoted: list[StoredSpan] = field(default_factory=list)
+    """All promoted records that are not done, in order, without overlaps."""
+    schedule: ShareSchedule = NO_SCHEDULE
+    attachment: bytes = b""
+    """What the leader keeps here in a format of its own: the state of a delay topic's copies, or
+    how a share partition has judged its far records."""
 
     @classmethod
     def starting_at(cls, offset: int, state_epoch: int = 0) -> ShareImage:
@@ -64,6 +101,10 @@ class ShareImage:
             self.end_offset,
             self.end_leader_epoch,
             list(self.spans),
+            self.letters,
+            list(self.promoted),
+            self.schedule,
+            self.attachment,
         )
 
     def apply(self, delta: Delta) -> None:
@@ -72,7 +113,12 @@ class ShareImage:
             return
         for span in delta.spans:
             self._put(span)
+        for span in delta.promoted:
+            _put(self.promoted, span, [] if span.state in DONE else [span])
+        self.schedule = self.schedule.merged(delta.schedule)
         self._start_at(max(self.start_offset, delta.start_offset))
+        self.letters = max(self.letters, delta.letters)
+        self.attachment = delta.attachment or self.attachment
         end = (delta.end_leader_epoch, delta.end_offset)
         self.end_leader_epoch, self.end_offset = max((self.end_leader_epoch, self.end_offset), end)
 
@@ -82,9 +128,11 @@ class ShareImage:
         A leader that does this stores a snapshot before it delivers anything. Otherwise a later
         leader would apply the dropped states to other records at the same offsets.
         """
-        del self.spans[bisect_left(self.spans, offset, key=_FIRST) :]
-        if self.spans and self.spans[-1].last >= offset:
-            self.spans[-1] = self.spans[-1]._replace(last=offset - 1)
+        for spans in (self.spans, self.promoted):
+            del spans[bisect_left(spans, offset, key=_FIRST) :]
+            if spans and spans[-1].last >= offset:
+                spans[-1] = spans[-1]._replace(last=offset - 1)
+        self.schedule = self.schedule.truncated(offset)
         self.end_offset = min(self.end_offset, offset)
         self.start_offset = min(self.start_offset, offset)
 
@@ -95,26 +143,7 @@ class ShareImage:
             self.end_offset = max(self.end_offset, offset)
 
     def _put(self, new: StoredSpan) -> None:
-        """Replaces what is stored of these offsets."""
-        spans = self.spans
-        low = bisect_left(spans, new.first, key=_LAST)
-        high = bisect_right(spans, new.last, key=_FIRST)
-        pieces = [] if new[2:] == _NEVER_DELIVERED else [new]
-        if low < high and spans[low].first < new.first:
-            pieces.insert(0, spans[low]._replace(last=new.first - 1))
-        if low < high and spans[high - 1].last > new.last:
-            pieces.append(spans[high - 1]._replace(first=new.last + 1))
-        # The neighbors may be equal to the new span.
-        start = max(low - 1, 0)
-        around = [*spans[start:low], *pieces, *spans[high : high + 1]]
-        merged = around[:1]
-        for span in around[1:]:
-            before = merged[-1]
-            if before.last + 1 == span.first and before[2:] == span[2:]:
-                merged[-1] = before._replace(last=span.last)
-            else:
-                merged.append(span)
-        spans[start : high + 1] = merged
+        _put(self.spans, new, [] if new[2:] == _NEVER_DELIVERED else [new])
 
     def _start_at(self, start: int) -> None:
         """Drops what is below the start, and moves the start past what is done."""
@@ -130,6 +159,27 @@ class ShareImage:
         if spans and spans[0].first < start:
             spans[0] = spans[0]._replace(first=start)
         self.start_offset = start
+
+
+def _put(spans: list[StoredSpan], new: StoredSpan, pieces: list[StoredSpan]) -> None:
+    """Replaces what is stored of the offsets of `new` by `pieces`."""
+    low = bisect_left(spans, new.first, key=_LAST)
+    high = bisect_right(spans, new.last, key=_FIRST)
+    if low < high and spans[low].first < new.first:
+        pieces.insert(0, spans[low]._replace(last=new.first - 1))
+    if low < high and spans[high - 1].last > new.last:
+        pieces.append(spans[high - 1]._replace(first=new.last + 1))
+    # The neighbors may be equal to the new span.
+    start = max(low - 1, 0)
+    around = [*spans[start:low], *pieces, *spans[high : high + 1]]
+    merged = around[:1]
+    for span in around[1:]:
+        before = merged[-1]
+        if before.last + 1 == span.first and before[2:] == span[2:]:
+            merged[-1] = before._replace(last=span.last)
+        else:
+            merged.append(span)
+    spans[start : high + 1] = merged
 
 
 _NEVER_DELIVERED: Final = StoredSpan(0, 0, RecordState.AVAILABLE, 0)[2:]

@@ -1,41 +1,31 @@
-"""All share groups of one partition, on its leader: share partitions and one state log. Pure.
+"""The share partitions of one partition on its leader, one for each group that uses it. Pure.
 
-It passes what share partitions write to the state writer, and outcomes back. A share partition is
-in memory only while its group uses it. It is built from the image that the state writer has, and
+It passes what share partitions write to its shell, and outcomes back. A share partition is in
+memory only while its group uses it: the shell loads its image from the share coordinator, and it is
 dropped when the group has no session here and nothing is acquired or under way.
 
-    handle(group_id, event, now)        an event of one share partition
-    begin_reset, on_idle                the state is set or removed; the group has no session here
-    on_turn_ended, on_appended, on_append_failed, on_log_start     reports of the shell
+    load(group_id, settings, image, now)    the shell has loaded the image of a group
+    handle(group_id, event, now)            an event of one share partition
+    on_stored, on_log_start, on_idle        reports of the shell
+    drop(group_id)                          the leadership has ended, or a write was refused
+    suspend(group_id)                       the outcome of a write is unknown: members keep their
+                                            locks if this leader loads the state again
 
 All of them return effects. Those of a share partition come with its group, as `GroupEffect`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.coordination.effects import Append, Now, Token
-from penstock.shares import events, state_writer
+from penstock.coordination.effects import Now
+from penstock.shares import events
+from penstock.shares.carried_locks import CarriedLocks
 from penstock.shares.events import LogStartMoved, Write, WriteCommitted, WriteFailed
-from penstock.shares.image import ShareImage
+from penstock.shares.image import Delta, ShareImage
 from penstock.shares.settings import ShareSettings
 from penstock.shares.share_partition import SharePartition
-from penstock.shares.state_writer import (
-    AppendCommitted,
-    AppendFailed,
-    FlushSoon,
-    Reset,
-    ResetDone,
-    StateWriter,
-    Store,
-    Stored,
-    StoredGroup,
-    TrimLog,
-    TurnEnded,
-    WriterSettings,
-)
 from penstock.wire.errors import ErrorCode, KafkaError
 
 
@@ -47,152 +37,170 @@ class GroupEffect:
     effect: events.Effect
 
 
-Effect = GroupEffect | FlushSoon | Append | TrimLog | ResetDone
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Store the delta at the share coordinator, and report the outcome with `on_stored`."""
+
+    group_id: str
+    load_id: int
+    """A share partition that was dropped and loaded again counts its writes from 0 again."""
+    write_id: int
+    delta: Delta
+
+
+Effect = GroupEffect | Store
+
+
+@dataclass(slots=True)
+class _Live:
+    partition: SharePartition
+    load_id: int
+    is_idle: bool = False
 
 
 class PartitionShares:
     """See the module's docstring."""
 
-    def __init__(
-        self,
-        settings_of: Callable[[str], ShareSettings],
-        writer_settings: WriterSettings,
-        groups: dict[str, StoredGroup],
-        end_offset: int,
-        log_start_offset: int,
-    ) -> None:
-        """`groups` is what the state log has, and `end_offset` where the state log ends."""
-        self._settings_of = settings_of
-        self._writer = StateWriter(writer_settings, groups, end_offset)
+    def __init__(self, log_start_offset: int) -> None:
         self._log_start_offset = log_start_offset
-        self._live: dict[str, SharePartition] = {}
-        self._idle: set[str] = set()
-        self._resetting: dict[Token, str] = {}
+        self._live: dict[str, _Live] = {}
+        self._locks: dict[str, CarriedLocks] = {}
+        """Of groups that are to be loaded again."""
+        self._loads = 0
         self._effects: list[Effect] = []
 
     # What others read
 
-    @property
-    def groups(self) -> list[str]:
-        return sorted(self._writer.groups)
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._live
 
     @property
     def live_groups(self) -> list[str]:
         """The groups whose share partitions are in memory."""
         return sorted(self._live)
 
-    def start_offset(self, group_id: str) -> int:
-        """Returns the first offset that is not done. Raises `KafkaError` for an unknown group."""
-        live = self._live.get(group_id)
-        if live is not None:
-            return live.start_offset
-        return max(self._image(group_id).start_offset, self._log_start_offset)
+    def partition(self, group_id: str) -> SharePartition:
+        """Returns the share partition, to be read only.
 
-    def next_fetch_offset(self, group_id: str, now: Now) -> int | None:
-        """Returns where the group may acquire something. Effects come with the next event."""
-        return self._partition(group_id, now).next_fetch_offset(now)
+        Raises `KafkaError` if it is not in memory.
+        """
+        return self._require(group_id).partition
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no share partition is in memory, nor anything of one."""
+        return not (self._live or self._locks)
+
+    def is_same_load(self, group_id: str, load_id: int) -> bool:
+        live = self._live.get(group_id)
+        return live is not None and live.load_id == load_id
 
     # Events
 
-    def handle(self, group_id: str, event: events.Event, now: Now) -> list[Effect]:
-        """Raises `KafkaError` if the group has no state here, or is being reset."""
-        if isinstance(event, events.Acquire):
-            self._idle.discard(group_id)
-        self._route(group_id, self._partition(group_id, now).handle(event, now), now)
-        self._drop_if_at_rest(group_id)
-        return self._take()
-
-    def on_idle(self, group_id: str) -> list[Effect]:
-        """The group has no session on this broker any more."""
-        self._idle.add(group_id)
-        self._drop_if_at_rest(group_id)
-        return self._take()
-
-    def begin_reset(
-        self, token: Token, group_id: str, image: ShareImage | None, now: Now
+    def load(
+        self, group_id: str, settings: ShareSettings, image: ShareImage, now: Now
     ) -> list[Effect]:
-        """Sets the state of a group, or removes it. `ResetDone` is the answer."""
-        live = self._live.get(group_id)
-        if group_id in self._resetting.values() or not (live is None or live.is_at_rest):
-            return [ResetDone(token, ErrorCode.NON_EMPTY_GROUP)]
-        self._live.pop(group_id, None)
-        self._idle.discard(group_id)
-        self._resetting[token] = group_id
-        self._write(Reset(token, group_id, image), now)
+        """Adds the share partition of a group. `image` is only read; its start is decided."""
+        self._loads += 1
+        partition = SharePartition(settings, image, now)
+        locks = self._locks.pop(group_id, None)
+        if locks is not None:
+            partition.put_back(locks)
+        live = self._live[group_id] = _Live(partition, self._loads)
+        self._route(group_id, live, partition.on_loaded(now))
+        self._move_start(group_id, live, now)
         return self._take()
+
+    def use(self, group_id: str) -> bool:
+        """The group has a session here. Returns whether its share partition is in memory."""
+        live = self._live.get(group_id)
+        if live is not None:
+            live.is_idle = False
+        return live is not None
+
+    def handle(self, group_id: str, event: events.Event, now: Now) -> list[Effect]:
+        """Raises `KafkaError` if the share partition is not in memory."""
+        live = self._require(group_id)
+        self._route(group_id, live, live.partition.handle(event, now))
+        self._drop_if_at_rest(group_id, live)
+        return self._take()
+
+    def on_stored(
+        self, group_id: str, load_id: int, write_id: int, error: ErrorCode, now: Now
+    ) -> list[Effect]:
+        """The outcome of a `Store`. It has no effect if the share partition was dropped since."""
+        if not self.is_same_load(group_id, load_id):
+            return []
+        event: events.Event = WriteCommitted(write_id)
+        if error is not ErrorCode.NONE:
+            event = WriteFailed(write_id, error)
+        return self.handle(group_id, event, now)
+
+    def on_idle(self, group_id: str) -> None:
+        """The group has no session on this broker any more."""
+        self._locks.pop(group_id, None)
+        live = self._live.get(group_id)
+        if live is not None:
+            live.is_idle = True
+            self._drop_if_at_rest(group_id, live)
 
     def on_log_start(self, log_start_offset: int, now: Now) -> list[Effect]:
-        self._log_start_offset = log_start_offset
-        for group_id, partition in self._live.items():
-            self._route(group_id, partition.handle(LogStartMoved(log_start_offset), now), now)
+        if log_start_offset > self._log_start_offset:
+            self._log_start_offset = log_start_offset
+            for group_id, live in self._live.items():
+                self._move_start(group_id, live, now)
         return self._take()
 
-    def on_turn_ended(self, now: Now) -> list[Effect]:
-        self._write(TurnEnded(), now)
-        return self._take()
+    def drop(self, group_id: str) -> None:
+        """Forgets a share partition, and everything that is not stored."""
+        self._live.pop(group_id, None)
 
-    def on_appended(self, append_id: int, base_offset: int, now: Now) -> list[Effect]:
-        self._write(AppendCommitted(append_id, base_offset), now)
-        return self._take()
+    def suspend(self, group_id: str) -> None:
+        """Forgets a share partition, except which member has which record.
 
-    def on_append_failed(self, append_id: int, error: ErrorCode, now: Now) -> list[Effect]:
-        self._write(AppendFailed(append_id, error), now)
-        return self._take()
+        That is kept until `load`, or until the group has no session here.
+        """
+        if locks := self._require(group_id).partition.locks:
+            self._locks[group_id] = locks
+        self.drop(group_id)
 
-    # Between share partitions and the state writer
+    def has_locks(self, group_id: str) -> bool:
+        """Whether members of a group that is not in memory have records."""
+        return group_id in self._locks
 
-    def _route(self, group_id: str, effects: Iterable[events.Effect], now: Now) -> None:
+    def end_locks(self, group_id: str, member_id: str, now: Now) -> None:
+        """A member of a group that is not in memory has gone."""
+        if (locks := self._locks.get(group_id)) is not None:
+            self._locks[group_id] = locks.ended(member_id, now.ticks_ms)
+
+    # Small steps
+
+    def _move_start(self, group_id: str, live: _Live, now: Now) -> None:
+        moved = LogStartMoved(self._log_start_offset)
+        self._route(group_id, live, live.partition.handle(moved, now))
+
+    def _route(self, group_id: str, live: _Live, effects: Iterable[events.Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Write):
-                self._write(Store(group_id, effect.write_id, effect.delta), now)
+                self._effects.append(Store(group_id, live.load_id, effect.write_id, effect.delta))
             else:
                 self._effects.append(GroupEffect(group_id, effect))
 
-    def _write(self, event: state_writer.Event, now: Now) -> None:
-        for effect in self._writer.handle(event, now):
-            if isinstance(effect, Stored):
-                self._on_stored(effect, now)
-                continue
-            if isinstance(effect, ResetDone):
-                del self._resetting[effect.token]
-            self._effects.append(effect)
-
-    def _on_stored(self, stored: Stored, now: Now) -> None:
-        event: events.Event = WriteCommitted(stored.write_id)
-        if stored.error is not ErrorCode.NONE:
-            event = WriteFailed(stored.write_id, stored.error)
-        # It is in memory: a share partition with a write under way is never dropped.
-        partition = self._live[stored.group_id]
-        self._route(stored.group_id, partition.handle(event, now), now)
-        self._drop_if_at_rest(stored.group_id)
-
-    # Share partitions in memory
-
-    def _partition(self, group_id: str, now: Now) -> SharePartition:
+    def _require(self, group_id: str) -> _Live:
         live = self._live.get(group_id)
-        if live is not None:
-            return live
-        image = self._image(group_id)
-        live = self._live[group_id] = SharePartition(self._settings_of(group_id), image, now)
-        self._route(group_id, live.on_loaded(now), now)
-        if self._log_start_offset > live.start_offset:
-            self._route(group_id, live.handle(LogStartMoved(self._log_start_offset), now), now)
-        return live
-
-    def _image(self, group_id: str) -> ShareImage:
-        group = self._writer.groups.get(group_id)
-        if group is None or group_id in self._resetting.values():
+        if live is None:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"group {group_id} has no state for this partition, or it is being reset: retry",
+                f"group {group_id} does not use this partition here: send a ShareFetch first",
             )
-        return group.image
+        return live
 
-    def _drop_if_at_rest(self, group_id: str) -> None:
-        live = self._live.get(group_id)
-        if live is not None and group_id in self._idle and live.is_at_rest:
-            del self._live[group_id]
-            self._idle.discard(group_id)
+    def _drop_if_at_rest(self, group_id: str, live: _Live) -> None:
+        if live.is_idle and live.partition.is_at_rest:
+            self._live.pop(group_id, None)
 
     def _take(self) -> list[Effect]:
         effects, self._effects = self._effects, []

@@ -14,9 +14,11 @@ in an order that rotates with the epoch, so that no partition is always the last
 A session ends with the connection that began it. If the member has begun another one since, nothing
 happens: that one belongs to another connection.
 
-When a session ends, the member's records are released in every partition that was ever in it, or in
-the session that it replaced. (Kafka leaves those of forgotten partitions locked until they time
-out.)
+When a session ends, the member's records are released in every partition where it, or the session
+that it replaced, has acquired any. (Kafka leaves those of forgotten partitions locked until they
+time out.)
+
+A session has a limited number of partitions. They need not exist, so nothing else would limit it.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from penstock.wire.errors import ErrorCode
 
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
+PARTITIONS_MAX: Final = 10_000
+"""How many partitions a session may have."""
 _EPOCH_MAX: Final = 2**31 - 1
 
 Connection = Hashable
@@ -114,8 +118,8 @@ class _Session:
     """The epoch of the next request."""
     partitions: dict[SharedPartition, None] = field(default_factory=dict)
     """In the order in which they were added."""
-    former: dict[SharedPartition, None] = field(default_factory=dict)
-    """Partitions that the session no longer fetches, in which the member may hold records."""
+    acquired: dict[SharedPartition, None] = field(default_factory=dict)
+    """Partitions in which the member may hold records, also of those that it has forgotten."""
 
 
 class ShareSessions:
@@ -137,6 +141,15 @@ class ShareSessions:
         """Returns how many sessions a group has on this broker."""
         return self._by_group.get(group_id, 0)
 
+    def has(self, key: SessionKey, connection: Connection) -> bool:
+        """Whether the member has a session that this connection began."""
+        session = self._sessions.get(key)
+        return session is not None and session.connection == connection
+
+    def on_acquired(self, key: SessionKey, partition: SharedPartition) -> None:
+        """The member has acquired records. Call it while the member has a session."""
+        self._sessions[key].acquired[partition] = None
+
     def handle(self, event: Event) -> list[Effect]:
         return _HANDLERS[type(event)](self, event)
 
@@ -147,11 +160,15 @@ class ShareSessions:
             return self._begin(event)
         if event.epoch == FINAL_EPOCH:
             return self._end_by_request(event.key)
+        found = self._sessions.get(event.key)
+        if found is not None and _is_too_large(event, found.partitions):
+            return [Refuse(ErrorCode.INVALID_REQUEST)]
         session = self._next(event.key, event.epoch)
         if isinstance(session, Refuse):
             return [session]
-        _forget(session, event.forgotten)
-        _add(session, event.listed)
+        for partition in event.forgotten:
+            session.partitions.pop(partition, None)
+        session.partitions |= dict.fromkeys(event.listed)
         return [Proceed(_rotated(session.partitions, event.epoch))]
 
     def _on_acknowledgements(self, event: Acknowledgements) -> list[Effect]:
@@ -171,20 +188,20 @@ class ShareSessions:
         return effects
 
     def _begin(self, event: Fetch) -> list[Effect]:
-        if event.has_acknowledgements:
+        if event.has_acknowledgements or _is_too_large(event, {}):
             return [Refuse(ErrorCode.INVALID_REQUEST)]
         replaced = self._sessions.get(event.key)
         if replaced is None and len(self._sessions) >= self.sessions_max:
             self.refused += 1
             return [Refuse(ErrorCode.SHARE_SESSION_LIMIT_REACHED, is_held_back=True)]
-        session = _Session(event.connection, INITIAL_EPOCH + 1)
+        partitions = dict.fromkeys(event.listed)
+        session = _Session(event.connection, INITIAL_EPOCH + 1, partitions)
         if replaced is not None:
-            session.former = replaced.former | replaced.partitions
+            session.acquired = replaced.acquired
             self._forget_connection(event.key, replaced.connection)
         else:
             group_id = event.key.group_id
             self._by_group[group_id] = self._by_group.get(group_id, 0) + 1
-        _add(session, event.listed)
         self._sessions[event.key] = session
         self._by_connection.setdefault(event.connection, set()).add(event.key)
         return [Proceed(_rotated(session.partitions, event.epoch))]
@@ -207,8 +224,7 @@ class ShareSessions:
     def _end(self, key: SessionKey, *, with_backoff: bool) -> list[Effect]:
         session = self._sessions.pop(key)
         self._forget_connection(key, session.connection)
-        partitions = tuple(session.former | session.partitions)
-        effects: list[Effect] = [ReleaseRecords(key, partitions, with_backoff)]
+        effects: list[Effect] = [ReleaseRecords(key, tuple(session.acquired), with_backoff)]
         left = self._by_group[key.group_id] - 1
         if left:
             self._by_group[key.group_id] = left
@@ -224,17 +240,14 @@ class ShareSessions:
             del self._by_connection[connection]
 
 
-def _add(session: _Session, listed: Iterable[SharedPartition]) -> None:
-    for partition in listed:
-        session.partitions[partition] = None
-        session.former.pop(partition, None)
-
-
-def _forget(session: _Session, forgotten: Iterable[SharedPartition]) -> None:
-    for partition in forgotten:
-        if partition in session.partitions:
-            del session.partitions[partition]
-            session.former[partition] = None
+def _is_too_large(event: Fetch, partitions: dict[SharedPartition, None]) -> bool:
+    """Whether a session with these partitions would have too many after the request."""
+    listed, forgotten = event.listed, event.forgotten
+    if max(len(listed), len(forgotten)) > PARTITIONS_MAX:
+        return True
+    if len(partitions) + len(listed) <= PARTITIONS_MAX:
+        return False
+    return len(partitions.keys() - forgotten | set(listed)) > PARTITIONS_MAX
 
 
 def _rotated(partitions: Iterable[SharedPartition], epoch: int) -> tuple[SharedPartition, ...]:

@@ -2,9 +2,10 @@
 
     handle(event, now)          returns effects; `events` has both
     next_fetch_offset(now)      where the shell reads the log for the next `Acquire`
+    next_promoted(now)          the same for promoted records, which are beside the window
 
-What is durable is not kept here: `state_writer` has it as an image, and this machine is built from
-that image.
+What is durable is not kept here: the share coordinator has it as an image, and this machine is
+built from that image.
 
 Facts of the log take effect at once: the log proves them, and a later leader finds them again.
 They are stored with the next write. Decisions of members and of clocks take effect when they are
@@ -12,21 +13,26 @@ durable: until then a span keeps its state and has a `Change`. If its write fail
 forgotten. Locks are not stored. A lock ends, if nothing else happens, by a decision of this
 machine; if the write of that fails, it is tried again.
 
-Invariants, besides those of `SpanTable.verify`: everything below the start is durable or a fact. At
-most one change is under way for each offset. So deltas under way never touch the same offset, and
-the order in which they are committed does not matter.
+Far due times: the window passes over scheduled records (`share_schedule`). The shell finds those
+that are due, and promotes them. One write has the promoted records and the cursor of the schedule.
+Only when it is durable they can be acquired. A cursor that passes no scheduled record is a fact.
+
+Invariants, besides those of `SpanTable.verify`: everything below the start is durable or a fact, or
+belongs to the schedule, whose end is never beyond the window. At most one change is under way for
+each offset. So deltas under way never touch the same offset, and the order in which they are
+committed does not matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from penstock.coordination.effects import Now, SetTimer, Token
 from penstock.coordination.invariants import InvariantViolated
-from penstock.shares.acknowledgements import Run, runs_of
+from penstock.shares.acknowledgements import checked_parts, stretches
 from penstock.shares.acquisition import Acquisition
+from penstock.shares.carried_locks import CarriedLocks
 from penstock.shares.decisions import Decision, decide, give_up, release
 from penstock.shares.events import (
     Acknowledge,
@@ -34,20 +40,30 @@ from penstock.shares.events import (
     Acquire,
     Acquired,
     DeadLettersWritten,
+    DropOldest,
     Effect,
     Event,
     LogStartMoved,
+    ProducerIdTaken,
+    Promote,
     ReleaseMember,
     SettingsChanged,
+    SwitchSchedule,
     TimerFired,
     WakeFetches,
     Write,
     WriteCommitted,
-    WriteDeadLetters,
     WriteFailed,
 )
 from penstock.shares.image import Delta, ShareImage, StoredSpan
+from penstock.shares.letters import LetterBook, NumberAgain
+from penstock.shares.loading import load_spans
+from penstock.shares.occupancy import Occupancy, occupancy_of
+from penstock.shares.oldest_records import oldest
+from penstock.shares.pending_writes import PendingWrites, Promotion, changed_spans, ranges_of
+from penstock.shares.promoted_spans import SpanTables
 from penstock.shares.settings import ShareSettings
+from penstock.shares.share_schedule import ShareSchedule
 from penstock.shares.spans import Change, Span, SpanTable
 from penstock.shares.states import DONE, AckType, GiveUpReason, RecordState
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -58,38 +74,21 @@ TIMER_STEP_MS: Final = 50
 """Timers are at least this far apart. Each of them visits all spans."""
 
 
-@dataclass(frozen=True, slots=True)
-class _WriteUnderWay:
-    delta: Delta
-    token: Token | None
-    facts: list[tuple[int, int]]
-    """Facts that this write stores, too."""
-    changed: list[tuple[int, int]]
-
-
-class Occupancy(NamedTuple):
-    """The number of offsets of the window in each state, for metrics and for the lag."""
-
-    available: int
-    acquired: int
-    archiving: int
-    done: int
-
-
 class SharePartition:
     """See the module's docstring."""
 
     __slots__ = (
         "_effects",
         "_end_leader_epoch",
-        "_facts",
-        "_letters_written",
-        "_next_write_id",
+        "_letters",
+        "_schedule",
         "_settings",
         "_state_epoch",
-        "_table",
+        "_tables",
         "_timer_ms",
         "_writes",
+        "attachment",
+        "dropped",
         "redelivered",
     )
 
@@ -98,18 +97,30 @@ class SharePartition:
         self._settings = settings
         self._state_epoch = image.state_epoch
         self._end_leader_epoch = image.end_leader_epoch
-        self._table = SpanTable(image.start_offset)
-        self._facts: list[tuple[int, int]] = []
-        self._letters_written: list[tuple[int, int]] = []
-        self._writes: dict[int, _WriteUnderWay] = {}
-        self._next_write_id = 0
+        self._tables = SpanTables(image.start_offset)
+        self._schedule = image.schedule
+        self._letters = LetterBook(image.letters)
+        self._writes = PendingWrites()
         self._timer_ms: int | None = None
         self._effects: list[Effect] = []
+        self.attachment = image.attachment
+        """What is stored with the schedule: see `judged`."""
         self.redelivered = 0
         """Deliveries that were not the first of their record."""
-        self._load(image, now)
+        self.dropped = 0
+        """Offsets that were given up because the queue was too long."""
+        load_spans(self._tables, image, settings, now)
+
+    @property
+    def _table(self) -> SpanTable:
+        """The window."""
+        return self._tables.window
 
     # What others read
+
+    @property
+    def state_epoch(self) -> int:
+        return self._state_epoch
 
     @property
     def start_offset(self) -> int:
@@ -125,33 +136,68 @@ class SharePartition:
         return tuple(self._table.spans)
 
     @property
+    def promoted(self) -> tuple[Span, ...]:
+        """Promoted records that are not done. They change with the next event."""
+        return tuple(self._tables.promoted.spans)
+
+    @property
+    def schedule(self) -> ShareSchedule:
+        return self._schedule
+
+    @property
+    def read_committed(self) -> bool:
+        return self._settings.read_committed
+
+    @property
+    def room_to_promote(self) -> int:
+        """How many records may be promoted now."""
+        if self._writes.is_promoting:
+            return 0
+        return max(0, self._settings.in_flight_max - len(self._tables.promoted))
+
+    @property
+    def room(self) -> int:
+        """How many places the window has left."""
+        return max(0, self._settings.in_flight_max - self._table.places)
+
+    @property
     def is_at_rest(self) -> bool:
         """Whether nothing is acquired or under way. Then the image has all that matters."""
         moving = (RecordState.ACQUIRED, RecordState.ARCHIVING)
-        return not self._writes and all(span.state not in moving for span in self._table.spans)
+        return not self._writes and all(span.state not in moving for span in self._tables.spans)
 
     def next_fetch_offset(self, now: Now) -> int | None:
         """Returns where something may be acquired; None if there is nothing, and no room."""
         for span in self._table.spans:
             if span.is_open and span.not_before_ms <= now.ticks_ms:
                 return span.first
-        return self._table.end if len(self._table) < self._settings.in_flight_max else None
+        return self._table.end if self.room else None
+
+    def next_promoted(self, now: Now) -> int | None:
+        """Returns the offset of a promoted record that may be acquired; None if there is none."""
+        for span in self._tables.promoted.spans:
+            if span.is_open and span.not_before_ms <= now.ticks_ms:
+                return span.first
+        return None
+
+    def first_open(self, below: int) -> int | None:
+        """Returns the first offset below another one that is available, or beyond the window."""
+        return self._table.first_open(below)
+
+    @property
+    def locks(self) -> CarriedLocks:
+        """What `put_back` takes, if this share partition must be loaded again."""
+        return CarriedLocks.of(self._tables, self._delta(()))
 
     def occupancy(self) -> Occupancy:
-        counts = dict.fromkeys(RecordState, 0)
-        for span in self._table.spans:
-            counts[span.state] += len(span)
-        return Occupancy(
-            counts[RecordState.AVAILABLE],
-            counts[RecordState.ACQUIRED],
-            counts[RecordState.ARCHIVING],
-            counts[RecordState.ACKNOWLEDGED] + counts[RecordState.ARCHIVED],
-        )
+        return occupancy_of(self._tables)
 
     def verify(self) -> None:
         """Raises `InvariantViolated` if the state contradicts itself."""
-        self._table.verify()
-        for span in self._table.spans:
+        self._tables.verify()
+        if not self._schedule.has_ended and self._schedule.cursor.end > self._table.end:
+            raise InvariantViolated(f"{self._schedule} is beyond the window, {self._table.end}")
+        for span in self._tables.spans:
             if span.change is not None and span.change.write_id not in self._writes:
                 raise InvariantViolated(f"{span} waits for a write that is over")
             if span.state in DONE and span.change is not None:
@@ -164,27 +210,37 @@ class SharePartition:
         effects, self._effects = self._effects, []
         return effects
 
+    def put_back(self, locks: CarriedLocks) -> None:
+        """Locks what members have still. Call it before `on_loaded`."""
+        if locks.state_epoch == self._state_epoch:
+            self._schedule = locks.carried_schedule(self._schedule)
+            self._end_leader_epoch = locks.put_back(self._tables, self._end_leader_epoch)
+
     def on_loaded(self, now: Now) -> list[Effect]:
         """Returns what to do first, after the image was loaded. Call it once."""
-        for span in self._table.spans:
+        for span in self._tables.spans:
             if span.not_before_ms:
                 self._set_timer(span.not_before_ms)
-        self._ask_for_letters(self._table.spans, now)
+            if span.state is RecordState.ACQUIRED:
+                # If the lock has ended, a write may just have failed.
+                self._set_timer(max(span.lock_until_ms, now.ticks_ms + RETRY_MS))
+        self._move_letters(now)
         effects, self._effects = self._effects, []
         return effects
 
     def _on_acquire(self, event: Acquire, now: Now) -> None:
         start = self._table.start
-        run = Acquisition(self._table, event, self._settings, now)
+        table = self._tables.promoted if event.is_promoted else self._table
+        run = Acquisition(table, event, self._settings, now, self._schedule)
         run.run()
-        self._facts += run.facts
+        self._writes.note(run.facts, is_promoted=event.is_promoted)
         self.redelivered += run.redelivered
         if run.end_leader_epoch is not None:
             self._end_leader_epoch = run.end_leader_epoch
-        if run.expired:
-            self._expire(run.expired, now)
+        self._expire(run.expired, now, is_promoted=event.is_promoted)
+        self._drop(run.dropped, now)
         if event.batches:
-            self._table.merge(event.read_from, event.batches[-1].last)
+            table.merge(event.read_from, event.batches[-1].last)
         self._drop_done()
         self._effects.append(Acquired(event.token, tuple(run.ranges)))
         for due_ms in run.due:
@@ -194,25 +250,29 @@ class SharePartition:
         if self._table.start > start:
             self._effects.append(WakeFetches())
 
-    def _expire(self, expired: Iterable[Span], now: Now) -> None:
+    def _expire(self, expired: Iterable[Span], now: Now, *, is_promoted: bool) -> None:
         if self._settings.dead_letters:
             decision = give_up(GiveUpReason.EXPIRED, self._settings)
             self._write([(span, decision) for span in expired], now)
             return
         for span in expired:
             span.state, span.not_before_ms = RecordState.ARCHIVED, 0
-            self._facts.append((span.first, span.last))
+            self._writes.note([(span.first, span.last)], is_promoted=is_promoted)
+
+    def _drop(self, spans: list[Span], now: Now) -> None:
+        self.dropped += sum(map(len, spans))
+        decision = give_up(GiveUpReason.LENGTH_LIMIT, self._settings)
+        self._write([(span, decision) for span in spans], now)
 
     def _on_acknowledge(self, event: Acknowledge, now: Now) -> None:
         try:
-            runs = runs_of(event.batches, is_renew=event.is_renew)
-            self._check(runs, event.member_id)
+            parts = checked_parts(event, self._tables, self._settings)
         except KafkaError as error:
             self._effects.append(Acknowledged(event.token, error.code))
             return
         decided: list[tuple[Span, Decision]] = []
-        for run in runs:
-            for span in self._table.cut(run.first, run.last):
+        for run, table, first, last in parts:
+            for span in table.cut(first, last):
                 if run.type is AckType.RENEW:
                     span.lock_until_ms = now.ticks_ms + self._settings.record_lock_ms
                 else:
@@ -221,30 +281,13 @@ class SharePartition:
             self._write(decided, now, event.token)
         else:
             self._effects.append(Acknowledged(event.token, ErrorCode.NONE))
-        for run in runs:
-            self._table.merge(run.first, run.last)
-
-    def _check(self, runs: Iterable[Run], member_id: str) -> None:
-        """Raises `KafkaError` if the member may not acknowledge one of these offsets.
-
-        Offsets below the start are done, or deleted from the log.
-        """
-        for run in runs:
-            if run.type is AckType.RENEW and not self._settings.renew_enabled:
-                raise KafkaError(
-                    ErrorCode.INVALID_RECORD_STATE,
-                    "the group does not allow renewals: set share.renew.acknowledge.enable",
-                )
-            is_held = run.last < self._table.end and all(
-                span.is_held_by(member_id) for span in self._table.overlapping(*run[:2])
-            )
-            if not is_held:
-                raise KafkaError(ErrorCode.INVALID_RECORD_STATE)
+        for first, last in stretches(parts):
+            self._tables.merge(first, last)
 
     def _on_release_member(self, event: ReleaseMember, now: Now) -> None:
         held = [
             span
-            for span in self._table.spans
+            for span in self._tables.spans
             if span.state is RecordState.ACQUIRED and span.owner == event.member_id
         ]
         for span in held:
@@ -255,9 +298,14 @@ class SharePartition:
         self._write([(span, release(span, settings, now, backoff=backoff)) for span in free], now)
 
     def _on_log_start(self, event: LogStartMoved, now: Now) -> None:
-        if event.log_start_offset > self._table.start:
+        deleted = self._tables.promoted.drop_below(event.log_start_offset)
+        self._writes.add_facts(promoted=deleted)
+        is_moved = event.log_start_offset > self._table.start
+        if is_moved:
             self._table.drop_below(event.log_start_offset)
+        if is_moved or deleted:
             self._drop_done()
+            self._move_letters(now)
             self._effects.append(WakeFetches())
 
     def _on_timer(self, event: TimerFired, now: Now) -> None:
@@ -265,7 +313,7 @@ class SharePartition:
         ended: list[Span] = []
         times: list[int] = []
         is_due = False
-        for span in self._table.spans:
+        for span in self._tables.spans:
             if span.change is not None:
                 continue
             if span.state is RecordState.ACQUIRED:
@@ -282,42 +330,65 @@ class SharePartition:
         if times:
             self._set_timer(max(min(times), now.ticks_ms + TIMER_STEP_MS))
         self._write([(span, release(span, self._settings, now)) for span in ended], now)
-        self._archive_letters(now)
-        if self._table.spans:
-            self._table.merge(self._table.start, self._table.end - 1)
+        self._move_letters(now)
+        self._tables.merge(0, self._table.end - 1)
         if is_due:
             self._effects.append(WakeFetches())
 
     def _on_dead_letters(self, event: DeadLettersWritten, now: Now) -> None:
-        self._letters_written.append((event.first, event.last))
-        self._archive_letters(now)
+        self._letters.on_written(event, self._tables.spans)
+        self._move_letters(now)
 
-    def _archive_letters(self, now: Now) -> None:
-        """Archives records whose dead letters are written, unless a write of that is under way."""
+    def _on_producer_id(self, event: ProducerIdTaken, now: Now) -> None:
+        self._letters.on_producer_id(event.producer_id)
+        self._move_letters(now)
+
+    def _move_letters(self, now: Now) -> None:
+        """Archives records whose dead letters are written, and begins to write the next ones."""
+        if not self._settings.dead_letters:
+            self._letters.skip(self._tables.spans)
         archived = Decision(RecordState.ARCHIVED)
-        spans: list[Span] = []
-        for first, last in self._letters_written:
-            spans += [
-                span
-                for span in self._table.cut(first, last)
-                if span.state is RecordState.ARCHIVING and span.change is None
-            ]
+        spans = self._letters.to_archive(self._tables)
         self._write([(span, archived) for span in spans], now)
-        self._letters_written = [
-            (first, last)
-            for first, last in dict.fromkeys(self._letters_written)
-            if any(
-                span.state is RecordState.ARCHIVING for span in self._table.overlapping(first, last)
-            )
-        ]
+        while isinstance(step := self._letters.next_step(self._tables.spans), NumberAgain):
+            again = [(span, Decision(span.state, reason=span.reason)) for span in step.spans]
+            self._write(again, now)
+        if step is not None:
+            self._effects.append(step)
+
+    def _on_drop_oldest(self, event: DropOldest, now: Now) -> None:
+        is_beyond = event.below > self._table.end
+        spans, scheduled = oldest(self._table, event, self._schedule)
+        self._writes.add_facts(window=scheduled)
+        if is_beyond:
+            self._end_leader_epoch = event.leader_epoch
+        self._drop(spans, now)
+        self._drop_done()
 
     def _on_settings(self, event: SettingsChanged, now: Now) -> None:
         has_more_room = event.settings.in_flight_max > self._settings.in_flight_max
         self._settings = event.settings
-        if not event.settings.dead_letters:
-            self._ask_for_letters(self._table.spans, now)
+        self._move_letters(now)
         if has_more_room:
             self._effects.append(WakeFetches())
+
+    def _on_switch_schedule(self, event: SwitchSchedule, now: Now) -> None:
+        self._schedule = self._schedule.switched(self._table.end, is_timed=event.is_timed)
+
+    def _on_promote(self, event: Promote, now: Now) -> None:
+        if not (event.offsets or event.is_stored):
+            # A closed schedule ends when its last record was promoted, and the window is past it.
+            is_last = event.is_last and self._table.start >= self._schedule.ceiling
+            self._schedule = self._schedule.advanced(event.cursor, is_last=is_last)
+            return
+        promotion = Promotion(ranges_of(event.offsets), event.cursor, event.attachment)
+        write_id, start = self._writes.next_id(), self._table.start
+        facts = self._writes.begin(write_id, start, [], promotion=promotion)
+        window, promoted = facts.stored()
+        new = [StoredSpan(*each, RecordState.AVAILABLE, 0) for each in promotion.ranges]
+        schedule = self._schedule.advanced(event.cursor)
+        delta = self._delta(window)._replace(schedule=schedule, attachment=event.attachment)
+        self._effects.append(Write(write_id, delta._replace(promoted=(*promoted, *new))))
 
     # Writes
 
@@ -327,28 +398,25 @@ class SharePartition:
         """Stores decisions, with all facts that are not stored yet."""
         if not decided:
             return
-        write_id, self._next_write_id = self._next_write_id, self._next_write_id + 1
+        write_id = self._writes.next_id()
         stored: list[StoredSpan] = []
+        promoted: list[StoredSpan] = []
         for span, decision in decided:
-            span.change = Change(write_id, *decision)
+            is_letter = decision.state is RecordState.ARCHIVING
+            letter_shift = self._letters.shift(span) if is_letter else 0
+            span.change = Change(write_id, *decision, letter_shift)
             due_ms = 0
             if decision.not_before_ms:
                 due_ms = now.wall_ms + decision.not_before_ms - now.ticks_ms
-            stored.append(
-                StoredSpan(
-                    span.first,
-                    span.last,
-                    decision.state,
-                    span.delivery_count,
-                    due_ms,
-                    decision.reason,
-                )
+            details = (span.delivery_count, due_ms, decision.reason, letter_shift)
+            (promoted if span.first in self._tables.promoted else stored).append(
+                StoredSpan(span.first, span.last, decision.state, *details)
             )
-        facts = [each for each in self._facts if each[1] >= self._table.start]
-        self._facts = []
-        delta = self._delta([*stored, *_stored_facts(facts)])
         changed = [(span.first, span.last) for span, _ in decided]
-        self._writes[write_id] = _WriteUnderWay(delta, token, facts, changed)
+        facts = self._writes.begin(write_id, self._table.start, changed, token)
+        window_facts, promoted_facts = facts.stored()
+        delta = self._delta([*stored, *window_facts])
+        delta = delta._replace(promoted=(*promoted, *promoted_facts))
         self._effects.append(Write(write_id, delta))
 
     def _delta(self, spans: Iterable[StoredSpan]) -> Delta:
@@ -358,99 +426,60 @@ class SharePartition:
             self._table.end,
             self._end_leader_epoch,
             tuple(spans),
+            self._letters.numbers,
+            schedule=self._schedule,
         )
 
     def _on_committed(self, event: WriteCommitted, now: Now) -> None:
-        write = self._take(event.write_id)
-        is_available = False
-        changed = self._changed(write, event.write_id)
-        for span, change in changed:
+        write = self._writes.end(event.write_id)
+        is_available = has_letters = has_room = False
+        if write.promotion is not None:
+            is_available = bool(write.promotion.ranges)
+            self._schedule = self._schedule.advanced(write.promotion.cursor)
+            self.attachment = write.promotion.attachment or self.attachment
+            for first, last in write.promotion.ranges:
+                self._tables.promoted.insert(first, last)
+        for span, change in changed_spans(self._tables, write, event.write_id):
+            has_letters = has_letters or RecordState.ARCHIVING in (span.state, change.state)
+            has_room = has_room or span.is_passed_over
             span.state, span.not_before_ms = change.state, change.not_before_ms
             span.reason, span.owner, span.lock_until_ms = change.reason, None, 0
-            span.change = None
+            span.letter_shift, span.change = change.letter_shift, None
             if change.state is RecordState.AVAILABLE:
                 is_available = is_available or change.not_before_ms <= now.ticks_ms
                 if change.not_before_ms > now.ticks_ms:
                     self._set_timer(change.not_before_ms)
         if write.token is not None:
             self._effects.append(Acknowledged(write.token, ErrorCode.NONE))
-        self._ask_for_letters([span for span, _ in changed], now)
         for first, last in write.changed:
-            self._table.merge(first, last)
-        if self._drop_done() or is_available:
+            self._tables.merge(first, last)
+        if self._drop_done() or is_available or has_room:
             self._effects.append(WakeFetches())
+        if has_letters:
+            self._move_letters(now)
 
     def _on_failed(self, event: WriteFailed, now: Now) -> None:
-        write = self._take(event.write_id)
-        self._facts += write.facts
-        for span, _ in self._changed(write, event.write_id):
+        write = self._writes.end(event.write_id)
+        self._writes.add_facts(*write.facts)
+        for span, _ in changed_spans(self._tables, write, event.write_id):
             span.change = None
         for first, last in write.changed:
-            self._table.merge(first, last)
+            self._tables.merge(first, last)
         if write.token is not None:
             self._effects.append(Acknowledged(write.token, event.error))
         self._set_timer(now.ticks_ms + RETRY_MS)
 
-    def _take(self, write_id: int) -> _WriteUnderWay:
-        write = self._writes.pop(write_id, None)
-        if write is None:
-            raise InvariantViolated(f"write {write_id} was reported, but is not under way")
-        return write
-
-    def _changed(self, write: _WriteUnderWay, write_id: int) -> list[tuple[Span, Change]]:
-        """Returns the spans that wait for this write. The log start may have passed some."""
-        return [
-            (span, span.change)
-            for first, last in write.changed
-            for span in self._table.overlapping(first, last)
-            if span.change is not None and span.change.write_id == write_id
-        ]
-
     # Small steps
 
-    def _load(self, image: ShareImage, now: Now) -> None:
-        table = self._table
-        longest_ms = max(self._settings.backoff_ms, self._settings.backoff_max_ms)
-        for stored in image.spans:
-            if stored.first > table.end:
-                table.extend(Span(table.end, stored.first - 1, RecordState.AVAILABLE))
-            wait_ms = min(max(0, stored.due_ms - now.wall_ms), longest_ms)
-            span = Span(
-                stored.first,
-                stored.last,
-                stored.state,
-                stored.delivery_count,
-                not_before_ms=now.ticks_ms + wait_ms if wait_ms else 0,
-                reason=stored.reason,
-            )
-            table.extend(span)
-
-    def _ask_for_letters(self, spans: Iterable[Span], now: Now) -> None:
-        """Asks for the dead letters of these spans; without the setting, archives them."""
-        archiving = [span for span in spans if span.state is RecordState.ARCHIVING]
-        if not self._settings.dead_letters:
-            self._letters_written += [(span.first, span.last) for span in archiving]
-            self._archive_letters(now)
-            return
-        self._effects += [
-            WriteDeadLetters(span.first, span.last, span.delivery_count, span.reason)
-            for span in archiving
-        ]
-
     def _drop_done(self) -> bool:
-        moved = self._table.drop_done()
-        if moved:
-            self._facts = [each for each in self._facts if each[1] >= self._table.start]
-        return moved
+        if is_removed := self._tables.drop_done():
+            self._writes.forget_below(self._table.start)
+        return is_removed
 
     def _set_timer(self, at_ms: int) -> None:
         if self._timer_ms is None or at_ms < self._timer_ms:
             self._timer_ms = at_ms
             self._effects.append(SetTimer(None, at_ms))
-
-
-def _stored_facts(facts: Iterable[tuple[int, int]]) -> list[StoredSpan]:
-    return [StoredSpan(first, last, RecordState.ARCHIVED, 0) for first, last in facts]
 
 
 _HANDLERS: Final[dict[type, Callable[[SharePartition, Any, Now], None]]] = {
@@ -462,5 +491,9 @@ _HANDLERS: Final[dict[type, Callable[[SharePartition, Any, Now], None]]] = {
     WriteCommitted: SharePartition._on_committed,
     WriteFailed: SharePartition._on_failed,
     DeadLettersWritten: SharePartition._on_dead_letters,
+    ProducerIdTaken: SharePartition._on_producer_id,
+    DropOldest: SharePartition._on_drop_oldest,
     SettingsChanged: SharePartition._on_settings,
+    SwitchSchedule: SharePartition._on_switch_schedule,
+    Promote: SharePartition._on_promote,
 }

@@ -7,7 +7,7 @@ table grows with the ranges that are touched, not with the records in them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ class Change(NamedTuple):
     state: RecordState
     not_before_ms: int = 0
     reason: GiveUpReason = GiveUpReason.NONE
+    letter_shift: int = 0
 
 
 @dataclass(slots=True)
@@ -40,15 +41,42 @@ class Span:
     not_before_ms: int = 0
     """If the span is available: it is delivered from this time on."""
     reason: GiveUpReason = GiveUpReason.NONE
+    letter_shift: int = 0
+    """If the span is archiving: the number of an offset's dead letter is the offset plus this."""
     change: Change | None = None
 
     def __len__(self) -> int:
         return self.last - self.first + 1
 
+    def split(self, offset: int) -> Span:
+        """Ends this span before the offset, and returns the rest as another span."""
+        rest = Span(
+            offset,
+            self.last,
+            self.state,
+            self.delivery_count,
+            self.owner,
+            self.lock_until_ms,
+            self.not_before_ms,
+            self.reason,
+            self.letter_shift,
+            self.change,
+        )
+        self.last = offset - 1
+        return rest
+
     @property
     def is_open(self) -> bool:
         """Whether it is available, and no decision about it is on its way to disk."""
         return self.state is RecordState.AVAILABLE and self.change is None
+
+    @property
+    def is_passed_over(self) -> bool:
+        """Whether it was never delivered, and never will be. It may not be durable yet."""
+        if self.delivery_count:
+            return False
+        state = self.state if self.change is None else self.change.state
+        return state is RecordState.ARCHIVED
 
     def is_held_by(self, member_id: str) -> bool:
         return (
@@ -63,6 +91,7 @@ class Span:
             and self.lock_until_ms == other.lock_until_ms
             and self.not_before_ms == other.not_before_ms
             and self.reason is other.reason
+            and self.letter_shift == other.letter_shift
             and self.change == other.change
         )
 
@@ -80,6 +109,19 @@ class SpanTable:
     def __len__(self) -> int:
         """The number of offsets in the window."""
         return self.end - self.start
+
+    @property
+    def places(self) -> int:
+        """How much of its limit the window uses: a range that is passed over takes one place,
+        however long it is, and so does any other offset. So there are no more spans than places."""
+        return sum(1 if span.is_passed_over else len(span) for span in self.spans)
+
+    def first_open(self, below: int) -> int | None:
+        """Returns the first offset below another one that is available, or beyond the window."""
+        for span in self.spans:
+            if span.is_open and span.first < below:
+                return span.first
+        return self.end if self.end < below else None
 
     def overlapping(self, first: int, last: int) -> list[Span]:
         """Returns the spans that have an offset of the range, unchanged."""
@@ -117,6 +159,10 @@ class SpanTable:
             else:
                 merged.append(span)
         self.spans[low:high] = merged
+
+    def open_below(self, offset: int) -> list[Span]:
+        """Cuts and returns what is available below an offset, unless a decision is under way."""
+        return [span for span in self.cut(self.start, offset - 1) if span.is_open]
 
     def drop_done(self) -> bool:
         """Moves the start past everything that is done. Returns whether it has moved."""
@@ -166,5 +212,4 @@ class SpanTable:
         at = self._index(offset)
         span = self.spans[at]
         if span.first != offset:
-            self.spans.insert(at + 1, replace(span, first=offset))
-            span.last = offset - 1
+            self.spans.insert(at + 1, span.split(offset))

@@ -47,3 +47,4 @@ class GiveUpReason(IntEnum):
     REJECTED = 1
     DELIVERY_LIMIT = 2
     EXPIRED = 3
+    LENGTH_LIMIT = 4

@@ -19,10 +19,14 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.sim.bugs.access import ACCESS_BUGS
+from penstock.sim.bugs.consumer_groups import CONSUMER_BUGS
+from penstock.sim.bugs.delay_topics import DELAY_BUGS
 from penstock.sim.bugs.encryption import ENCRYPTION_BUGS
 from penstock.sim.bugs.pipelines import PIPELINE_BUGS
 from penstock.sim.bugs.quotas import QUOTA_BUGS
 from penstock.sim.bugs.replication import BUGS
+from penstock.sim.bugs.share_groups import SHARE_BUGS
+from penstock.sim.bugs.share_records import SHARE_RECORD_BUGS
 from penstock.sim.bugs.tokens import TOKEN_BUGS
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
 from penstock.sim.seeds import Report, Task, progress_bar, run_task, run_tasks
@@ -47,6 +51,10 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "tokens": (*TOKEN_BUGS,),
     "quotas": (*QUOTA_BUGS,),
     "pipelines": (*PIPELINE_BUGS,),
+    "consumer_groups": (*CONSUMER_BUGS,),
+    "share_groups": (*SHARE_BUGS,),
+    "share_records": (*SHARE_RECORD_BUGS,),
+    "delay_topics": (*DELAY_BUGS,),
     "encryption": (*ENCRYPTION_BUGS,),
     "dropped_key": ("dropped-key-still-used",),
     "keyless_start": ("missing-key-revokes-the-proof",),
@@ -134,6 +142,23 @@ SMOKE: Final[dict[str, tuple[str, ...]]] = {
     "removed-quota-stays": ("E23",),
     "throttled-produce-appended-again": ("E2",),
     "index-in-plain-text": ("E25",),
+    "partition-assigned-while-another-has-it": ("I15",),
+    "revocation-taken-for-granted": ("I16",),
+    "commit-of-a-fenced-member-accepted": ("I17",),
+    "heartbeat-answered-before-its-records-are-committed": ("E34",),
+    "unknown-group-ends-its-members": ("E35",),
+    "upgrade-forgets-what-members-read": ("I16",),
+    "upgrade-leaves-the-classic-group-in-the-log": ("I23",),
+    "acknowledgement-answered-before-it-is-stored": ("E39",),
+    "locked-record-delivered-to-another-member": ("E37",),
+    "start-offset-passes-an-acquired-record": ("I20", "I22", "E39"),
+    "share-session-epoch-not-checked": ("E40",),
+    "initialized-partitions-forgotten-by-a-new-coordinator": ("I19",),
+    "due-times-rounded-to-seconds": ("E42",),
+    "record-given-up-without-a-letter": ("I25",),
+    "letter-names-the-first-offset-of-its-round": ("I24",),
+    "plan-sent-under-new-numbers-by-a-new-leader": ("E46",),
+    "records-copied-two-seconds-early": ("E47",),
     "lease-renewed-during-rebalances": ("E28", "E30"),
     "driver-without-a-watchdog": ("E28", "E29"),
 }

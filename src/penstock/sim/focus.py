@@ -13,9 +13,19 @@ from dataclasses import replace
 from random import Random  # noqa: TID251 - a simulation is where randomness is made
 from typing import Final
 
+from penstock.sim.delay_plan import draw_delays
 from penstock.sim.history import COPIES, TABLE
 from penstock.sim.key_service import KEY_FILE, KEY_SERVER
-from penstock.sim.scenario import ACCESS, KEY_FAULTS, Scenario, TopicPlan, with_workers
+from penstock.sim.scenario import (
+    ACCESS,
+    KEY_FAULTS,
+    WORKER_FAULTS,
+    Scenario,
+    TopicPlan,
+    with_consumer_groups,
+    with_workers,
+)
+from penstock.sim.share_plan import draw_shares
 
 Focus = Callable[[Scenario], Scenario]
 SHARE: Final = 0.25
@@ -59,6 +69,9 @@ def _plain(scenario: Scenario, durability: str = "") -> Scenario:
         keys="",
         workers=0,
         pipelines=0,
+        consumer_groups=(),
+        shares=None,
+        delays=None,
     )
 
 
@@ -239,9 +252,91 @@ def pipelines(scenario: Scenario) -> Scenario:
         offsets_partitions=1,
         session_timeout_s=scenario.session_timeout_s,
         access="",
+        tokens=False,
         quotas=False,
     )
     return with_workers(plain)
+
+
+def consumer_groups(scenario: Scenario) -> Scenario:
+    """Consumer groups of the new protocol, whose coordinators and members fail, move, freeze and
+    come back, while topics are created, grow and are deleted. In every second seed their members
+    change between the classic and the new protocol."""
+    faults = (
+        *(*_DEATHS, *_NETWORK, "kill_client", "kill_client", "freeze_client", "freeze_client"),
+        *("stall_client", "part_client", "cut_at_append", "power_loss", "power_cut"),
+        *("cut_store", "watch_lag", "store_replies", "prefer"),
+    )
+    plain = _plain(scenario)
+    topic = replace(plain.topics[0], name="orders", partitions=3, segment_bytes=5_000)
+    plain = replace(
+        plain,
+        topics=(topic, replace(topic, name="events", partitions=2)),
+        faults=faults,
+        fault_mean_s=1.0,
+        producers=("real_idempotent",),
+        readers=0,
+        offsets_partitions=1 + scenario.seed % 2,
+        access="",
+        tokens=False,
+        quotas=False,
+    )
+    return replace(with_consumer_groups(plain), consumer_migration=bool(scenario.seed % 2))
+
+
+def share_groups(scenario: Scenario, *, has_all: bool = False) -> Scenario:
+    """Share groups, whose members, leaders and share coordinators fail, move, freeze and come
+    back. In half of the seeds records have due times and expiry times, and in half of the seeds
+    those that are given up become dead letters."""
+    shares = draw_shares(scenario.seed, has_all=has_all)
+    faults = (
+        *(*_DEATHS, *_NETWORK, "kill_client", "kill_client", "freeze_client", "stall_client"),
+        *("part_client", "cut_at_append", "power_loss", "power_cut", "stall_disk", "disk_errors"),
+        *("cut_store", "watch_lag", "store_replies", "prefer", "move", *WORKER_FAULTS),
+        *(("skew", "skew", "skew") if shares.timed else ()),
+    )
+    plain = _plain(scenario)
+    topic = replace(plain.topics[0], name="orders", partitions=2, segment_bytes=5_000)
+    return replace(
+        plain,
+        topics=(topic, replace(topic, name="events", partitions=1)),
+        faults=faults,
+        fault_mean_s=1.0,
+        producers=("real_idempotent",),
+        readers=0,
+        offsets_partitions=1,
+        access="",
+        tokens=False,
+        quotas=False,
+        shares=shares,
+    )
+
+
+def share_records(scenario: Scenario) -> Scenario:
+    """Share groups, always with timed records and dead letters."""
+    return share_groups(scenario, has_all=True)
+
+
+def delay_topics(scenario: Scenario) -> Scenario:
+    """A delay topic, whose leaders, targets and share coordinators fail, move, freeze and come
+    back, while an operator changes the target."""
+    faults = (
+        *(*_DEATHS, *_NETWORK, "cut_at_append", "power_loss", "power_cut", "stall_disk"),
+        *("disk_errors", "cut_store", "watch_lag", "store_replies", "prefer", "move"),
+        *(("skew",) if scenario.seed % 2 else ()),
+        *WORKER_FAULTS,
+    )
+    return replace(
+        _plain(scenario),
+        faults=faults,
+        fault_mean_s=1.0,
+        producers=(),
+        readers=0,
+        access="",
+        tokens=False,
+        quotas=False,
+        delays=draw_delays(scenario.seed, is_certain=True),
+    )
 
 
 def encryption(scenario: Scenario) -> Scenario:
@@ -286,6 +381,10 @@ FOCUSES: Final[dict[str, Focus]] = {
     "quotas": quotas,
     "encryption": encryption,
     "pipelines": pipelines,
+    "consumer_groups": consumer_groups,
+    "share_groups": share_groups,
+    "share_records": share_records,
+    "delay_topics": delay_topics,
     "bit_rot": bit_rot,
     "empty_disk": _episode("empty_disk"),
     "lone_survivor": _episode("lone_survivor"),

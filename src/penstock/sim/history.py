@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 OK: Final = "ok"
 FAIL: Final = "fail"
@@ -292,9 +292,11 @@ class TokenLogin(Entry):
     token_id: str
     broker: int
     wall_ms: int
-    """What the clock of the broker showed at the beginning, or at the end if that is less."""
+    """The lowest time that the clock of the broker has shown meanwhile."""
     wall_until_ms: int
-    """The same, if that is more."""
+    """The highest one."""
+    any_wall_until_ms: int = 0
+    """The highest time that the clock of any broker has shown until the end."""
     served: tuple[str, ...] = ()
     """The groups that the broker let it use."""
 
@@ -361,15 +363,109 @@ class LeaseRenewal(Entry):
     the group has no such member."""
 
 
-KINDS: Final[Mapping[str, type[Entry]]] = {
-    kind.kind: kind
-    for kind in (
-        *(Send, Poll, Drain, Txn, Deleted, Latest),
-        *(Pipelined, Malformed, Commit, Committed, Stable, Joined, Probe),
-        *(RightChange, Attempt, PasswordChange, LoginAttempt, Metered, DriverRun),
-        *(LeaseRenewal, TokenChange, TokenLogin),
-    )
-}
+ShareRange = tuple[str, int, int, int]
+"""A topic partition, the first and the last offset, and how often they were delivered."""
+ShareAck = tuple[str, int, int, int, str]
+"""A topic partition, the first and the last offset, what the member said about them, and the name
+of the error code in the answer. Empty without an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareExchange(Entry):
+    """A request of a member of a share group to the leader of partitions: `ok` if it was answered,
+    `fail` if it was refused as a whole, `info` if there was no answer."""
+
+    kind: ClassVar[str] = "share"
+
+    group: str
+    member_id: str
+    broker: int
+    lock_ms: float
+    """How long the records that it brought are locked."""
+    session: str = ""
+    """Which share session of the process it belongs to. Empty if that is unknown."""
+    delivered: tuple[ShareRange, ...] = ()
+    acks: tuple[ShareAck, ...] = ()
+    """What it acknowledged. This may have taken effect unless the answer has an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareLoad(Entry):
+    """A leader has read the state of a share partition. Locks from before are gone."""
+
+    kind: ClassVar[str] = "share_load"
+
+    group: str
+    partition_name: str
+    leader_epoch: int
+
+
+LetterRow = tuple[int, str, str, int, int, str]
+"""A dead letter: its offset, the group that has given up the record, the topic partition and the
+offset of the record, how often it was delivered, and why it was given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersRead(Entry):
+    """What a reader of a dead-letter topic got from one partition."""
+
+    kind: ClassVar[str] = "letters"
+
+    partition_name: str
+    letters: tuple[LetterRow, ...] = ()
+    is_all: bool = False
+    """Read from the start to the end, after all faults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp(Entry):
+    """A share group has given up a record for good, by the log of the share coordinator. The record
+    must have a dead letter."""
+
+    kind: ClassVar[str] = "given_up"
+
+    group: str
+    partition_name: str
+    offset: int
+    deliveries: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedSend(Entry):
+    """A record that was sent to a delay topic."""
+
+    kind: ClassVar[str] = "delayed"
+
+    partition_name: str
+    value: str
+    due_ms: int
+    """0 if it does not say when it is due."""
+    is_promised: bool
+    """If it was acknowledged, it must be copied. A transaction may be aborted."""
+    wall_max_ms: int
+    """The latest time that the clock of any broker had shown when it was acknowledged."""
+
+
+CopyRow = tuple[int, str, int, int, int]
+"""A record of a delay topic or of its target: the offset, the value, the time in the header
+`penstock-deliver-at`, the timestamp, and the time in the header `penstock-timestamp`. 0 stands for
+a missing header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiesRead(Entry):
+    """What a reader of committed records got from a delay topic, or from its target."""
+
+    kind: ClassVar[str] = "copies"
+
+    partition_name: str
+    rows: tuple[CopyRow, ...] = ()
+    is_source: bool = False
+    is_all: bool = False
+    """Read from the start to the end, after all faults."""
+    wall_max_ms: int
+    """The latest time that the clock of any broker had shown when it was read."""
 
 
 class History:
@@ -385,26 +481,3 @@ class History:
     def lines(self) -> Iterable[str]:
         for entry in self.entries:
             yield json.dumps({"kind": entry.kind, **asdict(entry)}, separators=(",", ":"))
-
-
-def read_history(lines: Iterable[str]) -> History:
-    """Reads a history from its JSON lines."""
-    return History(_entry(json.loads(line)) for line in lines if line.strip())
-
-
-def _entry(fields: dict[str, Any]) -> Entry:
-    kind = KINDS[fields.pop("kind")]
-    if "reads" in fields:
-        fields["reads"] = {
-            partition_name: _pairs(found) for partition_name, found in fields["reads"].items()
-        }
-    if "records" in fields:
-        fields["records"] = _pairs(fields["records"])
-    for name in ("moved", "values", "version"):
-        if fields.get(name) is not None:
-            fields[name] = tuple(fields[name])
-    return kind(**fields)
-
-
-def _pairs(found: Iterable[Iterable[Any]]) -> tuple[tuple[int, str], ...]:
-    return tuple((int(offset), str(value)) for offset, value in found)

@@ -76,20 +76,32 @@ class Node:
         self.name = name
         self.host = host
         self.machine = world.network.add_machine(name, host)
-        self.skew_ms = 0
-        """How many milliseconds its wall clock is ahead."""
         self.life = -1
         """How many times it was restarted. -1 before its first start."""
         self.process: Process | None = None
         self._died: asyncio.Future[None] | None = None
         self._slow_s = 0.0
-        self._clock = SimClock(world.loop, lambda: self.skew_ms)
+        self._clock = SimClock(world.loop)
         self._random = SimRandom(world.draws(f"node {name}"))
         self._network = NodeNetwork(world.network, self.machine)
 
     def wall_ms(self) -> int:
         """Returns what its wall clock shows."""
         return self._clock.wall_ms()
+
+    def wall_range(self, begun_ms: float, ended_ms: float) -> tuple[int, int]:
+        """Returns the lowest and the highest time that its wall clock has shown meanwhile."""
+        return self._clock.wall_range(begun_ms, ended_ms)
+
+    @property
+    def skew_ms(self) -> int:
+        """How many milliseconds its wall clock is ahead."""
+        return self._clock.skew_ms
+
+    @skew_ms.setter
+    def skew_ms(self, skew_ms: int) -> None:
+        if skew_ms != self._clock.skew_ms:
+            self._clock.skew_ms = skew_ms
 
     @property
     def is_up(self) -> bool:

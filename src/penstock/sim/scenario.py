@@ -18,8 +18,10 @@ from random import Random  # noqa: TID251 - a simulation is where randomness is 
 from typing import Final
 
 from penstock.sim.access_plan import BROKERS_IN_PLAIN_TEXT, BROKERS_LOG_IN, GUEST_TOPIC
+from penstock.sim.delay_plan import DelayPlan, draw_delays
 from penstock.sim.history import COPIERS, COPIES, READERS, SINK, TABLE
 from penstock.sim.key_service import KEY_FILE, KEY_SERVER
+from penstock.sim.share_plan import SharePlan
 
 FAULTS: Final[dict[str, float]] = {
     "kill": 3.0,
@@ -82,7 +84,8 @@ KEY_FAULTS: Final[dict[str, float]] = {
 }
 """Additional faults in seeds with encrypted topics: those of the key provider."""
 WORKER_FAULTS: Final[dict[str, float]] = {"move_coordinator": 2.0}
-"""Additional faults in seeds with workers that own pipelines."""
+"""Additional faults in seeds with workers that own pipelines, with consumer groups, with share
+groups, or with a delay topic."""
 KEY_EPISODES: Final = ("dropped_key", "keyless_start")
 """Episodes that only seeds with encrypted topics have."""
 
@@ -115,6 +118,8 @@ QUOTA_SHARE: Final = 0.15
 """The share of seeds in which some clients have quotas, which change."""
 WORKER_SHARE: Final = 0.1
 """The share of seeds in which workers own pipelines."""
+CONSUMER_SHARE: Final = 0.1
+"""The share of seeds with consumer groups of the new protocol."""
 ENCRYPTION_SHARE: Final = 0.2
 """The share of seeds in which some topics are encrypted on the brokers' disks."""
 
@@ -200,6 +205,19 @@ class Scenario:
     worker_session_s: float = 3.0
     worker_rebalance_s: float = 3.0
     """The session timeout and the rebalance timeout of the group of workers."""
+
+    consumer_groups: tuple[int, ...] = ()
+    """How many members each consumer group of the new protocol has."""
+    consumer_session_s: float = 3.0
+    consumer_heartbeat_s: float = 0.5
+    consumer_assignment_s: float = 0.0
+    """The session timeout, the heartbeat interval and the assignment interval of these groups."""
+    consumer_migration: bool = False
+    """Whether their members change between the classic and the new protocol."""
+    shares: SharePlan | None = None
+    """The share groups. Only their focus has some."""
+    delays: DelayPlan | None = None
+    """The delay topic."""
 
     @property
     def partition_names(self) -> tuple[str, ...]:
@@ -308,7 +326,9 @@ def draw(seed: int, *, virtual_s: float = 60.0, also: Collection[str] = ()) -> S
     drawn = replace(drawn, tokens=drawn.tokens and bool(drawn.access))
     if Random(f"workers {seed}").random() < WORKER_SHARE:  # noqa: S311 - as above
         drawn = with_workers(drawn)
-    return _with_encryption(drawn)
+    if Random(f"consumer groups {seed}").random() < CONSUMER_SHARE:  # noqa: S311 - as above
+        drawn = with_consumer_groups(drawn)
+    return _with_encryption(replace(drawn, delays=draw_delays(seed)))
 
 
 def with_workers(plain: Scenario) -> Scenario:
@@ -323,6 +343,33 @@ def with_workers(plain: Scenario) -> Scenario:
         worker_rebalance_s=session_s * random.choice((1.0, 1.0, 2.0, 5.0)),
         faults=(*plain.faults, *WORKER_FAULTS) if plain.faults else (),
     )
+
+
+def with_consumer_groups(plain: Scenario) -> Scenario:
+    """Adds consumer groups of the new protocol."""
+    random = Random(f"members {plain.seed}")  # noqa: S311 - as above
+    heartbeat_s = random.choice((0.3, 0.6, 1.0))
+    more = [name for name in WORKER_FAULTS if name not in plain.faults]
+    return replace(
+        plain,
+        consumer_groups=random.choice(((3,), (4,), (5,), (3, 2), (4, 1))),
+        consumer_session_s=random.choice((2.0, 3.0, 6.0)),
+        consumer_heartbeat_s=heartbeat_s,
+        consumer_assignment_s=random.choice((0.0, 0.0, 1.0, 3.0)),
+        faults=(*plain.faults, *more) if plain.faults else (),
+    )
+
+
+_CONSUMERS: Final = "consumers"
+
+
+def consumer_group_name(number: int) -> str:
+    return f"{_CONSUMERS}{number}"
+
+
+def is_consumer_group(name: str) -> bool:
+    """Returns whether the group is one of those of `Scenario.consumer_groups`."""
+    return name.startswith(_CONSUMERS)
 
 
 def _with_encryption(plain: Scenario) -> Scenario:

@@ -12,26 +12,23 @@ import asyncio
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
-from penstock.aio import Admin
-from penstock.broker.config import BrokerConfig
-from penstock.client.errors import ClientError
+from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import NO_LEADER
-from penstock.ports import DIVIDE_ALL, Slicing
 from penstock.sim.access_plan import (
     ACTOR_USERS,
     ADMIN,
     RIGHTS,
-    broker_settings,
-    prepare_access,
 )
 from penstock.sim.actors.client_processes import ClientProcesses, Plan
-from penstock.sim.actors.compacted_table import CONFIGS as TABLE_CONFIGS
 from penstock.sim.actors.compacted_table import check_table, run_table_writer
 from penstock.sim.actors.copier import run_copier
+from penstock.sim.actors.delay_reader import drain_delays
+from penstock.sim.actors.group_plans import consumer_plans, delay_plans, share_plans
 from penstock.sim.actors.guest import run_guest_member, run_guest_reader, run_guest_writer
+from penstock.sim.actors.letter_reader import drain_letters
 from penstock.sim.actors.malformed import run_malformer
 from penstock.sim.actors.pipeline_worker import run_pipeline_worker
 from penstock.sim.actors.pipelining import run_pipeliner
@@ -48,9 +45,17 @@ from penstock.sim.actors.tenants import (
 )
 from penstock.sim.actors.token_bearer import run_token_bearer
 from penstock.sim.actors.token_holder import run_token_holder
+from penstock.sim.actors.topic_setup import create_topics
 from penstock.sim.actors.transactional import run_transactor
 from penstock.sim.actors.visitor import run_password_admin, run_visitor
 from penstock.sim.checkers.access_probe import probe_access
+from penstock.sim.checkers.consumer_groups import TrueConsumerGroups
+from penstock.sim.checkers.consumer_probe import (
+    AUDIT_EVERY_STEPS,
+    CoordinatorAudit,
+    probe_consumer_groups,
+)
+from penstock.sim.checkers.coordinator_log import CoordinatorLog
 from penstock.sim.checkers.final_checks import (
     come_together,
     drain,
@@ -66,13 +71,15 @@ from penstock.sim.checkers.pipelines import probe_pipelines, removal_ms
 from penstock.sim.checkers.quota_probe import probe_quotas
 from penstock.sim.checkers.sealed_files import SealedNonces, SealedPeek, check_sealed
 from penstock.sim.checkers.shadow_log import Peek
+from penstock.sim.checkers.share_probe import LeaderAudit, leader_of, probe_shares
+from penstock.sim.checkers.share_records import ShareRecords, logs_to_follow
+from penstock.sim.checkers.share_states import TrueShareStates
 from penstock.sim.checkers.state_watch import StateWatch
 from penstock.sim.checkers.token_probe import probe_tokens
-from penstock.sim.executor import DiskSpeed
+from penstock.sim.cluster_settings import world_config
 from penstock.sim.failures import describe
 from penstock.sim.faults.fault_schedule import FaultSchedule
-from penstock.sim.history import TABLE, History
-from penstock.sim.network.link import NetworkConfig
+from penstock.sim.history import History
 from penstock.sim.node import BrokerNode, ClientNode
 from penstock.sim.process import Process
 from penstock.sim.quota_plan import (
@@ -85,11 +92,10 @@ from penstock.sim.quota_plan import (
     QuotaState,
     limit_of,
 )
-from penstock.sim.scenario import Scenario, encryption_of
-from penstock.sim.store import StoreConfig
+from penstock.sim.scenario import Scenario
+from penstock.sim.share_plan import letter_topic
 from penstock.sim.timeline import Timeline, timeline_lines
 from penstock.sim.world import Outcome, World, run_world
-from penstock.sim.world_config import WorldConfig
 
 
 @dataclass(slots=True)
@@ -122,56 +128,6 @@ class Verdict:
         return self.trouble.partition("\n")[0][:300]
 
 
-def world_config(scenario: Scenario, *, keep_trace: bool = False) -> WorldConfig:
-    """Returns the configuration of the simulated world for a scenario."""
-    defaults = WorldConfig()
-    return replace(
-        defaults,
-        brokers=scenario.brokers,
-        racks=scenario.racks,
-        broker=_broker_config(defaults.broker, scenario),
-        kafka=_kafka_settings(scenario),
-        network=replace(
-            NetworkConfig(),
-            delay_mean_s=scenario.delay_ms / 1000,
-            tail_chance=scenario.tail_chance,
-            cut_chance=scenario.cut_chance,
-        ),
-        store=replace(
-            StoreConfig(),
-            delay_mean_s=scenario.store_delay_ms / 1000,
-            watch_lag_s=scenario.watch_lag_ms / 1000,
-        ),
-        keys=scenario.keys,
-        disk=replace(DiskSpeed(), delay_mean_s=scenario.disk_delay_ms / 1000),
-        slicing=DIVIDE_ALL if scenario.divides_all else Slicing(),
-        keep_trace=keep_trace,
-    )
-
-
-def _broker_config(base: BrokerConfig, scenario: Scenario) -> BrokerConfig:
-    return replace(base, session_timeout_s=scenario.session_timeout_s)
-
-
-def _kafka_settings(scenario: Scenario) -> tuple[tuple[str, str], ...]:
-    return (
-        ("replica.lag.time.max.ms", str(scenario.lag_max_ms)),
-        ("replica.fetch.wait.max.ms", str(scenario.fetch_wait_ms)),
-        ("replica.fetch.backoff.ms", "200"),
-        ("offsets.topic.num.partitions", str(scenario.offsets_partitions)),
-        ("offsets.topic.replication.factor", str(min(3, scenario.brokers))),
-        ("offsets.commit.timeout.ms", "2000"),
-        ("transaction.state.log.num.partitions", str(scenario.txn_partitions)),
-        ("transaction.state.log.replication.factor", str(min(3, scenario.brokers))),
-        ("audit.topic.replication.factor", str(min(3, scenario.brokers))),
-        ("group.initial.rebalance.delay.ms", "100"),
-        ("group.min.session.timeout.ms", "1000"),
-        ("auto.create.topics.enable", "false"),
-        ("log.cleaner.backoff.ms", "2000"),
-        *broker_settings(scenario.access, tokens=scenario.tokens),
-    )
-
-
 class _Run:
     """One run of a scenario in a world."""
 
@@ -183,30 +139,21 @@ class _Run:
         self.shared: SharedState | None = None
         self.invariants: Invariants | None = None
         self.timeline: Timeline | None = None
+        self.audit: CoordinatorAudit | None = None
+        self.share_audit: LeaderAudit | None = None
 
     async def play(self, world: World) -> list[Violation]:
         """Runs load and faults, heals everything, probes the cluster, and checks the history."""
         shared = self.shared = SharedState(
             self.scenario, world.bootstrap, self.history, lambda: world.now, asyncio.Event()
         )
+        consumers = TrueConsumerGroups(shared.consumers)
+        shared.consumers.judge = consumers
         timeline = self.timeline = Timeline(lambda: world.now)
-        invariants = self.invariants = Invariants(
-            lambda: world.brokers,
-            partial(_peek_of, world, {}),
-            timeline.add,
-            _last_step(world, self.scenario.check_every),
-            shared.fences,
-            self.watch,
-        )
-        shared.synced_end = partial(_synced_end, invariants)
-        shared.is_known = partial(_is_known, world, invariants)
-        shared.wall_ms = lambda broker: world.brokers[broker].wall_ms()
-        shared.quota_state = partial(_quota_state, world, shared.tenant_user)
-        shared.removal_ms = lambda member: removal_ms(world, invariants.metadata.image, member)
-        world.store.listen(invariants.on_store)
-        world.on_step(invariants.check, every=self.scenario.check_every)
+        shares = self._true_shares(world, shared)
+        invariants = self._watch(world, shared, timeline, consumers, shares)
         await world.start_brokers()
-        await _in_client(world.client("setup"), _create_topics(world, shared))
+        await _in_client(world.client("setup"), create_topics(world, shared))
         actors = self._start_actors(world, shared)
         faults = FaultSchedule(world, shared, invariants, timeline, actors)
         async with asyncio.TaskGroup() as tasks:
@@ -218,6 +165,8 @@ class _Run:
         world.tell("all faults are removed")
         await come_together(world, shared, invariants)
         await probe_pipelines(world, shared)
+        await probe_consumer_groups(world, shared, lambda: invariants.metadata.image, consumers)
+        await probe_shares(world, shared, shares, partial(_committed_end, invariants))
         await actors.finish()
         self.history.entries += shared.pipelines.entries()
         # The clients may have left a transaction open at the end, which must time out first.
@@ -232,6 +181,8 @@ class _Run:
             ("drain", drain),
             ("drain-committed", partial(drain, committed=True)),
             ("probe-table", check_table),
+            ("drain-letters", drain_letters),
+            ("drain-delays", drain_delays),
         ):
             node = world.client(name)
             actor = Actor(shared, node.env, name, world.draws(name), user=ADMIN)
@@ -243,6 +194,70 @@ class _Run:
             *check_sealed(disks, self.scenario.encrypted, self.history.entries),
             *self.nonces.check(),
         ]
+
+    def _watch(
+        self,
+        world: World,
+        shared: SharedState,
+        timeline: Timeline,
+        consumers: TrueConsumerGroups,
+        shares: TrueShareStates,
+    ) -> Invariants:
+        """Lets the invariants check every step of the run."""
+        scenario = self.scenario
+        logs: list[CoordinatorLog] = [consumers] if scenario.consumer_groups else []
+        logs += [shares, *_share_logs(scenario, shares)] if scenario.shares else []
+        invariants = self.invariants = Invariants(
+            lambda: world.brokers,
+            partial(_peek_of, world, {}),
+            timeline.add,
+            _last_step(world, self.scenario.check_every),
+            shared.fences,
+            self.watch,
+            logs,
+        )
+        if scenario.consumer_groups:
+            audit = self.audit = CoordinatorAudit(
+                world,
+                lambda: invariants.metadata.image,
+                consumers,
+                partial(_committed_end, invariants),
+            )
+            world.on_step(audit.check, every=AUDIT_EVERY_STEPS)
+        if scenario.shares:
+            leaders = self.share_audit = LeaderAudit(world, shares)
+            world.on_step(leaders.check, every=AUDIT_EVERY_STEPS)
+        shared.synced_end = partial(_synced_end, invariants)
+        shared.is_known = partial(_is_known, world, invariants)
+        shared.wall_range = partial(_wall_range, world)
+        shared.quota_state = partial(_quota_state, world, shared.tenant_user)
+        shared.removal_ms = lambda member: removal_ms(world, invariants.metadata.image, member)
+        world.store.listen(invariants.on_store)
+        world.on_step(invariants.check, every=self.scenario.check_every)
+        return invariants
+
+    def _true_shares(self, world: World, shared: SharedState) -> TrueShareStates:
+        def image() -> ClusterImage:
+            assert self.invariants is not None
+            return self.invariants.metadata.image
+
+        plan = self.scenario.shares
+        limit = 0 if plan is None else plan.delivery_limit
+        records = ShareRecords(
+            partial(_wall_range, world),
+            has_letters=plan is not None and plan.dead_letters,
+            copies_records=plan is not None and plan.copies_records,
+        )
+        shares = TrueShareStates(
+            shared.shares,
+            self.history,
+            shared.now_ms,
+            limit,
+            partial(leader_of, world, image),
+            records,
+        )
+        shared.shares.judge = shares
+        return shares
 
     def _start_actors(self, world: World, shared: SharedState) -> ClientProcesses:
         scenario = self.scenario
@@ -268,6 +283,9 @@ class _Run:
         plans |= {f"bad{number}": run_malformer for number in range(scenario.malformers)}
         plans |= {f"kv{number}": run_table_writer for number in range(scenario.tables)}
         plans |= {f"w{number}": run_pipeline_worker for number in range(scenario.workers)}
+        plans |= consumer_plans(scenario)
+        plans |= share_plans(scenario)
+        plans |= delay_plans(scenario)
         plans["asker"] = run_asker
         if scenario.access:
             plans |= {"guest-writer": run_guest_writer, "guest-reader": run_guest_reader}
@@ -286,6 +304,31 @@ class _Run:
             plans[MUTATOR] = partial(run_tenant_mutator, client_id=MUTATOR)
             plans["admin-quotas"] = run_quota_admin
         return ClientProcesses(world, shared, plans, ACTOR_USERS)
+
+
+def _share_logs(scenario: Scenario, shares: TrueShareStates) -> list[CoordinatorLog]:
+    """Returns what follows the topics of share groups and their dead letters. None if they have
+    neither timed records nor dead letters."""
+    plan = scenario.shares
+    if plan is None or not (plan.timed or plan.dead_letters):
+        return []
+    groups = plan.names if plan.dead_letters else ()
+    letter_topics = {group: letter_topic(group) for group in groups}
+    topics = [topic.name for topic in scenario.topics]
+    return logs_to_follow(shares.records, topics, letter_topics, shares.stored)
+
+
+def _wall_range(
+    world: World, broker: int | None, begun_ms: float, ended_ms: float
+) -> tuple[int, int]:
+    nodes = world.brokers if broker is None else [world.brokers[broker]]
+    ranges = [node.wall_range(begun_ms, ended_ms) for node in nodes]
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _committed_end(invariants: Invariants, partition_name: str) -> int:
+    truth = invariants.truths.get(partition_name)
+    return 0 if truth is None else truth.end_offset
 
 
 def _synced_end(invariants: Invariants, partition_name: str) -> int:
@@ -348,41 +391,6 @@ async def _in_client(node: ClientNode, work: object) -> None:
     await node.spawn(work)  # type: ignore[arg-type]
 
 
-async def _create_topics(world: World, shared: SharedState) -> None:
-    node = world.client("setup")
-    setup = Actor(shared, node.env, "setup", world.draws("setup"), user=ADMIN)
-    while True:
-        try:
-            async with Admin(shared.bootstrap, env=node.env, **setup.keywords) as admin:
-                if shared.scenario.access:
-                    scenario = shared.scenario
-                    await prepare_access(
-                        admin, has_tenants=scenario.quotas, has_tokens=scenario.tokens
-                    )
-                for plan in shared.scenario.all_topics:
-                    await admin.create_topic(
-                        plan.name,
-                        plan.partitions,
-                        plan.replication_factor,
-                        {
-                            "min.insync.replicas": str(plan.min_insync),
-                            "durability": plan.durability,
-                            "segment.bytes": str(plan.segment_bytes),
-                            **encryption_of(shared.scenario, plan.name),
-                        },
-                    )
-                if shared.scenario.tables:
-                    replicas = min(3, shared.scenario.brokers)
-                    configs = TABLE_CONFIGS | encryption_of(shared.scenario, TABLE)
-                    await admin.create_topic(TABLE, 1, replicas, configs)
-        except ClientError:
-            if world.now > 60:
-                raise
-            await world.sleep(0.5)
-        else:
-            return
-
-
 def run_scenario(
     scenario: Scenario,
     *,
@@ -408,6 +416,10 @@ def _verdict(run: _Run, outcome: Outcome[list[Violation]]) -> Verdict:
     )
     if run.shared is not None:
         verdict.counters |= run.shared.counters
+    if run.audit is not None:
+        verdict.counters |= run.audit.counters()
+    if run.share_audit is not None:
+        verdict.counters["share_leaders_compared"] = run.share_audit.compared
     if run.invariants is not None:
         metadata = run.invariants.metadata
         verdict.counters |= {

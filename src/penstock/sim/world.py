@@ -166,6 +166,21 @@ class World:
                 raise TimeoutError(f"waited {timeout_s:g} virtual seconds in vain: {what}")
             await asyncio.sleep(poll_s)
 
+    async def until_none_left(
+        self, left: Callable[[], int], timeout_s: float, patience_s: float, poll_s: float = 0.25
+    ) -> None:
+        """Waits until nothing is left. Raises TimeoutError if something is left after `timeout_s`,
+        and there has not been less of it for `patience_s`."""
+        fewest = left()
+        deadline = self.loop.now + timeout_s
+        while fewest:
+            if self.loop.now >= deadline:
+                raise TimeoutError(f"{fewest} are left, as many as {patience_s:g} s ago")
+            await asyncio.sleep(poll_s)
+            if (now_left := left()) < fewest:
+                fewest = now_left
+                deadline = max(deadline, self.loop.now + patience_s)
+
     def on_step(self, callback: Callable[[], None], every: int = 1) -> None:
         """Calls the callback after every `every` steps, while no code of any node runs."""
         self.loop.on_step(callback, every)

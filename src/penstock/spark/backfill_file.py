@@ -15,17 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from penstock.client.dataclass_json import builder, plain
 from penstock.spark.offset_ranges import from_json
 from penstock.spark.stream_position import BackfillRequest
 
 log = logging.getLogger(__name__)
 VARIABLE: Final = "PENSTOCK_BACKFILLS"
-_build: Final = builder(BackfillRequest)
 
 
 def write_requests(path: Path, requests: Sequence[BackfillRequest]) -> None:
     """Replaces the file, so that a reader sees the old or the new content."""
+    from penstock.client.dataclass_json import plain  # noqa: PLC0415 -- slow, and rarely needed
+
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(json.dumps([plain(each) for each in requests]), "utf-8")
     fresh.replace(path)
@@ -58,7 +58,7 @@ class RequestFile:
             found = self._path.stat()
             if (found.st_mtime_ns, found.st_ino) != self._seen:
                 content = json.loads(self._path.read_text("utf-8"))
-                every: list[BackfillRequest] = [_build(each) for each in content]
+                every = [_request(each) for each in content]
                 for each in every:
                     from_json(each.ranges)  # It raises if they are not ranges.
                 self._requests = [each for each in every if self._flow in each.sources]
@@ -69,3 +69,11 @@ class RequestFile:
             # A backfill that was begun is in the checkpoint and goes on.
             log.warning("cannot read the requests for backfills: %s", error)
         return self._requests
+
+
+def _request(content: object) -> BackfillRequest:
+    """Returns a request from its JSON data. Raises ValueError, TypeError or KeyError."""
+    from penstock.client.dataclass_json import builder  # noqa: PLC0415 -- slow, and rarely needed
+
+    request: BackfillRequest = builder(BackfillRequest)(content)
+    return request

@@ -9,11 +9,10 @@ batch is returned to Spark; a batch that is read again writes them again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.client.blocking.producer import Producer
 from penstock.client.errors import SerializationFailed
 from penstock.client.model import Record
 from penstock.client.options import ClientOptions
@@ -24,6 +23,9 @@ from penstock.spark.formats import Decoded
 from penstock.spark.offsets import Span
 from penstock.spark.options import SinkOptions, SourceOptions
 from penstock.spark.schema import CORRUPT_COLUMN
+
+if TYPE_CHECKING:
+    from penstock.client.blocking.producer import Producer
 
 _DELIVERY_S = 120.0
 

@@ -24,8 +24,8 @@ from penstock.spark.filters import Wanted, narrow
 from penstock.spark.log_view import LogView, open_view
 from penstock.spark.offsets import Span, spans, split
 from penstock.spark.options import SourceOptions
-from penstock.spark.reading import SpanPartition, read_span
 from penstock.spark.schema import check_schema
+from penstock.spark.span_partition import SpanPartition, read_span
 from penstock.spark.telling import told_plainly
 
 if TYPE_CHECKING:

@@ -3,20 +3,25 @@
 A worker process runs many tasks one after another, so its consumer is kept, and a task needs no new
 connection. The consumer ends with the worker process.
 
+Spark starts a Python process for each step of a query, and each needs one kind of client. So a
+client is imported when the first of its kind is opened.
+
 A job that reads must never create the topic that it reads: a deleted topic stays deleted.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client.blocking.admin import Admin
-from penstock.client.blocking.consumer import Consumer
-from penstock.client.blocking.producer import Producer
 from penstock.client.errors import ClientError, ConnectFailed
 from penstock.client.options import ConsumerOptions, ProducerOptions
 from penstock.spark.client_options import admin_keywords, check_client, keywords
 from penstock.spark.options import SinkOptions, SourceOptions
+
+if TYPE_CHECKING:
+    from penstock.client.blocking.admin import Admin
+    from penstock.client.blocking.consumer import Consumer
+    from penstock.client.blocking.producer import Producer
 
 CONSUMERS_KEPT: Final = 4
 """A worker may run for days and serve many jobs, and each consumer has a thread and connections."""
@@ -29,6 +34,8 @@ class NoBroker(ClientError):
 
 def open_admin(options: SourceOptions | SinkOptions) -> Admin:
     """Returns a connected admin. Raises `NoBroker` if no broker answers."""
+    from penstock.client.blocking.admin import Admin  # noqa: PLC0415 -- see the docstring
+
     check_client(options)
     admin = Admin(options.bootstrap_servers, **admin_keywords(options))
     try:
@@ -46,6 +53,8 @@ def no_broker(options: SourceOptions | SinkOptions, error: ConnectFailed) -> NoB
 
 
 def open_consumer(options: SourceOptions) -> Consumer[Any, Any]:
+    from penstock.client.blocking.consumer import Consumer  # noqa: PLC0415 -- see the docstring
+
     given = keywords(options.client, ConsumerOptions)
     return Consumer(options.bootstrap_servers, **{**given, "allow_auto_create_topics": False})
 
@@ -63,6 +72,8 @@ def worker_consumer(options: SourceOptions) -> Consumer[Any, Any]:
 
 
 def open_producer(options: SinkOptions, transactional_id: str | None = None) -> Producer[Any, Any]:
+    from penstock.client.blocking.producer import Producer  # noqa: PLC0415 -- see the docstring
+
     given = keywords(options.client, ProducerOptions)
     if transactional_id is not None:
         given["transactional_id"] = transactional_id

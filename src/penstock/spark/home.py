@@ -6,13 +6,15 @@ again, which takes longer than the rest of its start. The pip package of PySpark
 code compiled. So this home consists of links to that package, and its `pyspark.zip` is a link to
 the folder that contains the package. Python does not mind that a folder has the name of a zip file.
 
-This works only for workers on this machine. A cluster has its own SPARK_HOME and gets the real zip.
+This works only for processes on this machine. YARN and Kubernetes are sent the real zip.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -43,3 +45,25 @@ def make_home(folder: Path) -> dict[str, str]:
         target = package.parent if library.name == "pyspark.zip" else library
         (made / library.name).symlink_to(target)
     return {VARIABLE: str(folder)}
+
+
+def shared_home(folder: Path) -> dict[str, str]:
+    """Creates a home in `folder` that all drivers of a worker use, unless it is there already. Its
+    name depends on the PySpark that it leads to. Returns the same as `make_home`."""
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        return {}
+    digest = sha256(os.path.realpath(found.origin).encode()).hexdigest()[:12]
+    home = folder / f"spark-home-{digest}"
+    if VARIABLE not in os.environ and (home / "jars").is_dir():
+        return {VARIABLE: str(home)}
+    partial = folder / f"{home.name}.{os.getpid()}"
+    made = make_home(partial)
+    if not made:
+        return {}
+    # Otherwise another worker in the same folder was faster, or links of an older PySpark are left.
+    shutil.rmtree(home, ignore_errors=True)
+    with suppress(OSError):
+        partial.rename(home)
+    shutil.rmtree(partial, ignore_errors=True)
+    return {VARIABLE: str(home)}

@@ -57,6 +57,7 @@ SOURCE_OPTIONS: Final = (
     "maxBytesPerTrigger",
     "includeHeaders",
     "groupId",
+    "shareGroup",
     "groupIdPrefix",
     "keyFormat",
     "keySchema",
@@ -108,6 +109,22 @@ _CLIENTS_OWN: Final = frozenset({"bootstrap.servers", "group.id", "isolation.lev
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
 TRANSACTION_TIMEOUT_MS: Final = 10 * 60_000
 """How long a micro-batch may take to be written and committed. Brokers allow 15 min by default."""
+NOT_WITH_SHARE_GROUP: Final = (
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "minOffsetsPerTrigger",
+    "flow",
+)
+SHARE_RECORDS: Final = 10_000
+"""Records per micro-batch of a share group."""
+SHARE_RECORDS_MAX: Final = 100_000
+_READ_UNCOMMITTED: Final = "read_uncommitted"
+"""The leader decides which records a share group gets. Executors read exactly those."""
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -165,6 +182,8 @@ class SourceOptions:
     trigger_bytes_max: int | None = None
     include_headers: bool = False
     group_id: str | None = None
+    share_group: str = ""
+    """The share group whose records the stream takes; empty if it reads the topics as a log."""
     formats: Formats = Formats()
     bad_records: BadRecords = "fail"
     dead_letter_topic: str = ""
@@ -205,6 +224,10 @@ def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
                     "or trigger(availableNow=True) to stop at the current end"
                 )
     group_id = options.text("groupId") or options.client.pop("group_id", "")
+    share_group = options.text("shareGroup")
+    records_max = options.count("maxOffsetsPerTrigger")
+    if share_group:
+        records_max = _check_share(options, group_id, records_max)
     return SourceOptions(
         bootstrap_servers=options.bootstrap(),
         topics=_topics(options),
@@ -216,12 +239,13 @@ def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         partitions_min=options.count("minPartitions"),
         partition_records_max=options.count("maxRecordsPerPartition"),
-        trigger_offsets_max=options.count("maxOffsetsPerTrigger"),
+        trigger_offsets_max=records_max,
         trigger_offsets_min=options.count("minOffsetsPerTrigger"),
         trigger_delay_max_ms=options.duration_ms("maxTriggerDelay", 15 * 60_000),
         trigger_bytes_max=options.size("maxBytesPerTrigger"),
         include_headers=options.flag("includeHeaders", False),
         group_id=group_id or None,
+        share_group=share_group,
         formats=_formats(options, typed=False),
         bad_records=bad_records,
         dead_letter_topic=dead_letter_topic,
@@ -229,6 +253,26 @@ def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         flow=options.text("flow"),
         client=options.client,
     )
+
+
+def _check_share(options: _Options, group_id: str, records_max: int | None) -> int:
+    """Checks the options of a stream that reads a share group. Returns the records per batch."""
+    for name in NOT_WITH_SHARE_GROUP:
+        if options.text(name):
+            raise OptionError(f"{name} does not work with shareGroup: leave it out")
+    if group_id:
+        raise OptionError("groupId does not work with shareGroup, which has its own progress")
+    if options.client.setdefault("isolation_level", _READ_UNCOMMITTED) != _READ_UNCOMMITTED:
+        raise OptionError(
+            "kafka.isolation.level does not work with shareGroup: set share.isolation.level of the "
+            "group, which decides what it delivers"
+        )
+    if records_max is not None and records_max > SHARE_RECORDS_MAX:
+        raise OptionError(
+            f"maxOffsetsPerTrigger is {records_max}: with shareGroup, at most {SHARE_RECORDS_MAX} "
+            "records can be locked at a time"
+        )
+    return records_max or SHARE_RECORDS
 
 
 def parse_sink(given: Mapping[str, str]) -> SinkOptions:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.client.errors import OptionError
-from penstock.client.profiles import load
 
 _FILES: Final = ("ssl_ca", "ssl_certificate", "ssl_key")
 _PEM_MARK: Final = "-----BEGIN"
@@ -18,6 +17,8 @@ _PEM_MARK: Final = "-----BEGIN"
 
 def read_profile(name: str) -> tuple[str, Mapping[str, str]]:
     """Returns the address and the client's options of a profile, as texts."""
+    from penstock.client.profiles import load  # noqa: PLC0415 -- only with a profile
+
     profile = load(name)
     options: dict[str, str] = {}
     for key, value in profile.options().items():

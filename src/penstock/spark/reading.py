@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -26,27 +25,14 @@ from penstock.spark.log_view import DataLoss
 from penstock.spark.offsets import Span
 from penstock.spark.options import SourceOptions
 from penstock.spark.schema import CORRUPT_COLUMN
-from penstock.spark.telling import told_plainly
 
 log = logging.getLogger(__name__)
 _TIME_MAX_MS: Final = ((1 << 63) - 1) // 1000
 
 
-class SpanPartition(InputPartition):
-    """The work of one task."""
-
-    def __init__(self, span: Span) -> None:
-        super().__init__(span)
-        self.span = span
-
-
-def read_span(
-    options: SourceOptions, schema: StructType, partition: InputPartition
-) -> Iterator[pa.RecordBatch]:
-    # Spark needs at least one partition, so it passes an empty one if there is no span.
-    if isinstance(partition, SpanPartition):
-        with told_plainly():
-            yield from _read(options, to_arrow_schema(schema, timezone="UTC"), partition.span)
+def read(options: SourceOptions, schema: StructType, span: Span) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a span, in the form of the source's schema."""
+    return _read(options, to_arrow_schema(schema, timezone="UTC"), span)
 
 
 def _read(options: SourceOptions, schema: pa.Schema, span: Span) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from penstock.client.errors import OptionError
 from penstock.spark.options import parse_sink, parse_source
 from penstock.spark.telling import told_plainly
 
@@ -50,12 +51,21 @@ class PenstockDataSource(DataSource):
 
         with told_plainly():
             options = parse_source(self.options, streaming=False)
+            if options.share_group:
+                raise OptionError("shareGroup is for streams: use spark.readStream")
         # Spark refuses a reader that accepts filters unless a setting of the session allows it.
         kind = FilteringBatchReader if options.filter_pushdown else BatchReader
         return kind(options, schema)
 
     # Spark calls it by this name.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        # Options are parsed later: an error here would be replaced by a message of Spark.
+        if any(name.lower() == "sharegroup" and given for name, given in self.options.items()):
+            from penstock.spark.share_stream_reader import (  # noqa: PLC0415 -- only when used
+                ShareStreamReader,
+            )
+
+            return ShareStreamReader(dict(self.options), schema)
         from penstock.spark.stream_reader import StreamReader  # noqa: PLC0415 -- only when used
 
         return StreamReader(dict(self.options), schema)

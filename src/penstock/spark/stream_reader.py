@@ -42,8 +42,8 @@ from penstock.spark.offsets import (
     waiting,
 )
 from penstock.spark.options import SourceOptions, parse_source
-from penstock.spark.reading import SpanPartition, read_span
 from penstock.spark.schema import check_schema
+from penstock.spark.span_partition import SpanPartition, read_span
 from penstock.spark.stream_position import (
     Position,
     forget,

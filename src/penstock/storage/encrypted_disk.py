@@ -15,6 +15,7 @@ and `sendfile` then cost nothing extra; opening it costs one read, and so does i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,7 @@ from penstock.storage.sealed_format import (
     is_torn_header,
 )
 
+_log = logging.getLogger(__name__)
 _KINDS: Final = (*SEGMENT_SUFFIXES, SNAPSHOT)
 _PASSING: Final = (TEMPORARY, CLEANED, DELETED)
 
@@ -202,6 +204,8 @@ class EncryptedDisk:
             sealing = self._sealing(directory)
             key = self._keyring.key(header.wrapped)
             sealing.keys.setdefault(kind[1], key)
+            if not self._read_only and data != header.encode():
+                _restore_header(file, path, header)
             return self._encrypted(file, key, header, sealing, kind)
         if self._read_only:
             return file
@@ -328,6 +332,16 @@ def _header(path: str, data: bytes) -> FileHeader | None:
         raise OSError(
             EIO, f"{path} was encrypted by a later version of Penstock: {error}"
         ) from error
+
+
+def _restore_header(file: File, path: str, header: FileHeader) -> None:
+    """Writes both copies of a header again, of which one is damaged. The other one stays as it is,
+    byte for byte, so an interrupted write changes nothing."""
+    _log.warning("one of the two copies of the header of %s was damaged; writing it again", path)
+    try:
+        write_all(file, header.encode(), 0)
+    except OSError as error:
+        _log.warning("cannot write the header of %s again, using the other copy: %s", path, error)
 
 
 class PlainUntilEmpty:

@@ -65,7 +65,7 @@ DATA_KEY_BYTES: Final = 32
 KEY_NAME_MAX: Final = 128
 WRAPPED_MAX: Final = 1536
 
-_COPY_BYTES: Final = HEADER_BYTES // 2
+COPY_BYTES: Final = HEADER_BYTES // 2
 _HEAD: Final = Struct(f">{len(MAGIC)}sBIHH{SALT_BYTES}s{CHECK_BYTES}s")
 _FRAME: Final = Struct(">4sIQ12s")
 _CRC_AT: Final = _FRAME.size
@@ -138,7 +138,7 @@ class FileHeader:
             self.salt,
             self.wrapped.check,
         )
-        body = (head + name + token).ljust(_COPY_BYTES - 4, b"\0")
+        body = (head + name + token).ljust(COPY_BYTES - 4, b"\0")
         return (body + crc32c(body).to_bytes(4, "big")) * 2
 
 
@@ -151,9 +151,9 @@ def decode_header(data: bytes) -> FileHeader | None:
 
     Raises `NewerFormat` if the header is sound and its version unknown.
     """
-    for start in (0, _COPY_BYTES):
-        copy = data[start : start + _COPY_BYTES]
-        if len(copy) < _COPY_BYTES or not copy.startswith(MAGIC):
+    for start in (0, COPY_BYTES):
+        copy = data[start : start + COPY_BYTES]
+        if len(copy) < COPY_BYTES or not copy.startswith(MAGIC):
             continue
         if crc32c(copy[:-4]) != int.from_bytes(copy[-4:], "big"):
             continue

@@ -94,7 +94,7 @@ class Login:
         if not self._is_told:
             self._is_told = True
             _log.warning(
-                "%s does not authenticate its users, so everyone who reaches it can change the "
+                "%s does not authenticate its users, so anyone who can reach it can change the "
                 "metadata of this cluster: run `etcdctl auth enable`",
                 self._address,
             )

@@ -50,6 +50,8 @@ _DEFAULTS: Final = {
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "audit.topic.replication.factor": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.num.partitions": "4",
     # Tests must also run on the nearly full disk of a laptop or a CI machine.
     "disk_reserve_bytes": str(64 << 20),
 }

@@ -58,6 +58,8 @@ _SPOILED: Final = frozenset(
         ApiKey.DESCRIBE_PRODUCERS,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
     ]
 )
 

@@ -89,6 +89,10 @@ class ApiKey(IntEnum):
     """Penstock's own, as the following: Kafka has no roles."""
     ALTER_ROLES = 10003
     CHECK_ACCESS = 10004
+    SHARE_STATE = 10005
+    """Brokers ask the share coordinator. Kafka's APIs for it (83 to 87) do not suit our states."""
+    DESCRIBE_QUEUE = 10006
+    """How much a share group has to do on a leader."""
 
     @property
     def api_name(self) -> str:
@@ -120,7 +124,7 @@ SUPPORTED: Final[dict[ApiKey, VersionRange]] = {
     ApiKey.METADATA: _range(0, 13),
     ApiKey.OFFSET_COMMIT: _range(2, 9),
     ApiKey.OFFSET_FETCH: _range(1, 9),
-    ApiKey.FIND_COORDINATOR: _range(0, 5),
+    ApiKey.FIND_COORDINATOR: _range(0, 6),
     ApiKey.JOIN_GROUP: _range(0, 9),
     ApiKey.HEARTBEAT: _range(0, 4),
     ApiKey.LEAVE_GROUP: _range(0, 5),
@@ -175,10 +179,19 @@ SUPPORTED: Final[dict[ApiKey, VersionRange]] = {
     ApiKey.PUSH_TELEMETRY: _range(0, 0),
     ApiKey.LIST_CONFIG_RESOURCES: _range(0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _range(0, 0),
+    ApiKey.SHARE_FETCH: _range(1, 2),
+    ApiKey.SHARE_ACKNOWLEDGE: _range(1, 2),
+    ApiKey.SHARE_GROUP_HEARTBEAT: _range(1, 1),
+    ApiKey.SHARE_GROUP_DESCRIBE: _range(1, 1),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _range(0, 1),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _range(0, 0),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _range(0, 0),
     ApiKey.END_TRANSACTIONS: _range(0, 0),
     ApiKey.DESCRIBE_ROLES: _range(0, 0),
     ApiKey.ALTER_ROLES: _range(0, 0),
     ApiKey.CHECK_ACCESS: _range(0, 0),
+    ApiKey.SHARE_STATE: _range(0, 0),
+    ApiKey.DESCRIBE_QUEUE: _range(0, 0),
 }
 """The versions that a broker advertises for APIs with a handler: see `served`, `advertised`."""
 

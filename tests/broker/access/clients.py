@@ -10,6 +10,7 @@ from typing import TypeVar
 from broker.harness import BrokerHarness, HarnessPeer
 from penstock.broker.dispatch import BrokerSession, Dispatcher
 from penstock.broker.identity import Identity
+from penstock.metadata.model import PLAINTEXT
 from penstock.net.outbox import in_memory
 from penstock.security.acls import (
     CLUSTER_NAME,
@@ -53,11 +54,15 @@ class Client:
         broker: int = 0,
         client_id: str = "c",
         by_token: bool = False,
+        listener: str = PLAINTEXT,
     ) -> None:
         services = harness.brokers[broker].services
         assert services is not None
-        identity = Identity(principal, HOST, by_token=by_token)
-        dispatcher = Dispatcher(ApiKey.CONSUMER_GROUP_HEARTBEAT in services.apis)
+        identity = Identity(principal, HOST, listener, by_token)
+        apis = services.apis
+        dispatcher = Dispatcher(
+            ApiKey.CONSUMER_GROUP_HEARTBEAT in apis, ApiKey.SHARE_GROUP_HEARTBEAT in apis
+        )
         self._session = BrokerSession(services, dispatcher, HarnessPeer(), identity)
         self._client_id = client_id
         self._correlation_ids = count(1)

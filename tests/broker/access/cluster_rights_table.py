@@ -142,6 +142,12 @@ _CLUSTER: tuple[Case, ...] = (
     _of_cluster("describe roles", ApiKey.DESCRIBE_ROLES, Op.DESCRIBE, m.DescribeRolesRequest),
     _of_cluster("alter roles", ApiKey.ALTER_ROLES, Op.ALTER, m.AlterRolesRequest),
     _of_cluster("check access", ApiKey.CHECK_ACCESS, Op.DESCRIBE, m.CheckAccessRequest),
+    _of_cluster(
+        "ask the share coordinator",
+        ApiKey.SHARE_STATE,
+        Op.CLUSTER_ACTION,
+        m.ShareStateRequest,
+    ),
     _of_cluster("update features", ApiKey.UPDATE_FEATURES, Op.ALTER, m.UpdateFeaturesRequest),
     Case(
         "unregister a broker",

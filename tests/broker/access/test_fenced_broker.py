@@ -3,10 +3,14 @@ clients retry."""
 
 from __future__ import annotations
 
+import pytest
+
 from broker.access.clients import AUTHORIZER, Client, create, entry
 from broker.access.test_rights import ALL_CASES, REFUSALS, codes_in, decoded, present, versions_of
 from broker.harness import BrokerHarness, with_harness_of
+from penstock.broker.access.authorization import fenced_code
 from penstock.security.acls import AclOperation, ResourceType
+from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode, ProtocolError
 
 ALICE = "User:alice"
@@ -54,3 +58,9 @@ async def test_a_fenced_broker_answers_every_api_in_every_version(harness: Broke
                 unanswered.append(f"{what}: {codes}")
     membership._session_timeout_s = held
     assert unanswered == [], "\n".join(unanswered)
+
+
+@pytest.mark.parametrize("name", [key.name for key in ApiKey if "GROUP" in key.name])
+def test_a_fenced_broker_sends_members_of_groups_to_another_coordinator(name: str) -> None:
+    """Any other error, such as NOT_CONTROLLER, would end consumers of the new protocol."""
+    assert fenced_code(ApiKey[name]) is ErrorCode.COORDINATOR_NOT_AVAILABLE

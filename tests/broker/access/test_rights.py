@@ -16,10 +16,12 @@ import pytest
 
 from broker.access.clients import AUTHORIZER, Client, create, entry
 from broker.access.cluster_rights_table import CLUSTER_CASES
+from broker.access.consumer_rights_table import CONSUMER_CASES
 from broker.access.rights_table import CASES, CODES, OPEN_APIS, Case, G, Names, Right, T, X
+from broker.access.share_rights_table import SHARE_CASES
 from broker.access.token_rights_table import OPEN_VERSIONS, TOKEN_CASES
 from broker.harness import TIMEOUT_S, BrokerHarness, open_harness
-from penstock.broker.dispatch import HANDLED
+from penstock.broker.handled_apis import CONSUMER_GROUP_APIS, HANDLED, SHARE_GROUP_APIS
 from penstock.security.acls import PermissionType, ResourceType
 from penstock.wire.api import SUPPORTED, ApiKey
 from penstock.wire.codec import decode_response, response_class
@@ -36,7 +38,7 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Response, Struct
 
-ALL_CASES = (*CASES, *CLUSTER_CASES, *TOKEN_CASES)
+ALL_CASES = (*CASES, *CLUSTER_CASES, *TOKEN_CASES, *CONSUMER_CASES, *SHARE_CASES)
 REFUSALS = frozenset(CODES.values())
 ABSENT = Names("t-missing", "g-missing", "x-missing")
 NAMED = {"topic": T, "group": G, "transactional_id": X}
@@ -223,7 +225,7 @@ def test_the_table_has_every_api_and_version_that_the_broker_serves() -> None:
     listed: dict[ApiKey, set[int]] = {api: {*each} for api, each in OPEN_VERSIONS.items()}
     for case in ALL_CASES:
         listed.setdefault(case.api, set()).update(versions_of(case))
-    for api in set(HANDLED) - set(OPEN_APIS):
+    for api in {*HANDLED, *CONSUMER_GROUP_APIS, *SHARE_GROUP_APIS} - set(OPEN_APIS):
         served = SUPPORTED[api].served
         assert listed[api] == set(range(served.first, served.last + 1)), api
     assert not set(OPEN_APIS) & set(listed)

@@ -61,7 +61,7 @@ def run_case(for_s: float, on_registered: Any) -> Member:
     async def main() -> None:
         class Env:
             store = SimStore(model, "node")
-            clock = SimClock(loop, lambda: 0)
+            clock = SimClock(loop)
             random = SimRandom(Random(3))
 
         member = Member(model, Env())
@@ -146,7 +146,7 @@ def test_session_timeout_s_overrides_broker_session_timeout_ms(
         disk = SimDisk(Random(1), Random(2))
         store = None
         network = None
-        clock = SimClock(SimLoop(Random(1)), lambda: 0)
+        clock = SimClock(SimLoop(Random(1)))
         boot_id = staticmethod(lambda: "")
         executor = None
         keys = None

@@ -8,6 +8,8 @@ from penstock.metadata.config_values import encode_configs
 from penstock.metadata.configs import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigSource, ConfigType
 from penstock.metadata.decisions import Change, Decision
 from penstock.metadata.keys import broker_config_key
+from penstock.shares.offset_reset import parse_reset
+from penstock.shares.settings import ShareSettings
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AlterConfigsRequest,
@@ -440,12 +442,51 @@ async def test_client_metrics_have_no_configs(harness: BrokerHarness) -> None:
 async def test_groups_have_configs_of_their_own(harness: BrokerHarness) -> None:
     name = "consumer.session.timeout.ms"
     answer = await describe(harness, GROUP, "mine")
-    assert [each.name for each in answer.configs] == [
+    names = [each.name for each in answer.configs]
+    assert [each for each in names if each.startswith("consumer.")] == [
         "consumer.assignment.interval.ms",
         "consumer.heartbeat.interval.ms",
         name,
     ]
+    assert len(names) == 16
     assert await value_of(harness, GROUP, "mine", name) == ("45000", 5)
     await edit(harness, (GROUP, "mine", [(name, SET, "50000")]))
     assert await value_of(harness, GROUP, "mine", name) == ("50000", 8)
     assert await value_of(harness, GROUP, "other", name) == ("45000", 5)
+
+
+@with_harness_of(kafka={"group.share.delivery.count.limit": "7"})
+async def test_share_groups_have_configs_of_their_own(harness: BrokerHarness) -> None:
+    """The leaders of partitions use them from the next fetch on."""
+    settings_of = harness.services.groups.share_settings_of
+    assert (settings_of("jobs").delivery_limit, settings_of("jobs").record_lock_ms) == (7, 30_000)
+    changes = {
+        "share.delivery.count.limit": "3",
+        "share.record.lock.duration.ms": "1500",
+        "share.partition.max.record.locks": "100",
+        "share.renew.acknowledge.enable": "false",
+        "share.isolation.level": "read_committed",
+        "share.auto.offset.reset": "by_duration:PT1M",
+        "penstock.share.redelivery.backoff.ms": "20",
+        "penstock.share.redelivery.backoff.max.ms": "80",
+        "errors.deadletterqueue.topic.name": "dlq.jobs",
+        "errors.deadletterqueue.copy.record.enable": "true",
+    }
+    await edit(harness, (GROUP, "jobs", [(name, SET, text) for name, text in changes.items()]))
+    found = settings_of("jobs")
+    assert found is settings_of("jobs")
+    assert found == ShareSettings(
+        record_lock_ms=1500,
+        delivery_limit=3,
+        in_flight_max=100,
+        renew_enabled=False,
+        read_committed=True,
+        offset_reset=parse_reset("by_duration:PT1M"),
+        backoff_ms=20,
+        backoff_max_ms=80,
+        dead_letter_topic="dlq.jobs",
+        copies_records=True,
+    )
+    assert settings_of("other").delivery_limit == 7
+    await edit(harness, (GROUP, "jobs", [(name, DELETE, None) for name in changes]))
+    assert settings_of("jobs") == settings_of("other")

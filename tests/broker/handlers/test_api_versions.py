@@ -9,12 +9,13 @@ import struct
 import pytest
 
 from broker.harness import BrokerHarness, with_harness
-from penstock.broker.dispatch import HANDLED
+from penstock.broker.handled_apis import CONSUMER_GROUP_APIS, HANDLED, SHARE_GROUP_APIS
 from penstock.wire.api import SUPPORTED, ApiKey
 from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
 HEADER = struct.Struct(">hhih")
+BY_DEFAULT = frozenset({*HANDLED, *CONSUMER_GROUP_APIS, *SHARE_GROUP_APIS})
 
 
 def frame(api_key: int, version: int, body: bytes = b"") -> bytes:
@@ -33,7 +34,7 @@ async def test_the_response_header_has_no_tagged_fields(harness: BrokerHarness) 
         assert answer is not None
         assert struct.unpack_from(">ih", answer) == (77, 0)
         count = answer[6] - 1 if version >= 3 else struct.unpack_from(">i", answer, 6)[0]
-        assert count == len(HANDLED)
+        assert count == len(BY_DEFAULT)
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767, -1])
@@ -70,7 +71,7 @@ async def test_version_ranges_work_for_old_and_new_clients(harness: BrokerHarnes
     ]
     assert all(each == ranges[0] for each in ranges)
     offered = ranges[0]
-    assert set(offered) == {int(key) for key in HANDLED}
+    assert set(offered) == {int(key) for key in BY_DEFAULT}
     assert offered[ApiKey.PRODUCE] == (0, 12)
     looked_for = {
         ApiKey.FIND_COORDINATOR: (0,),
@@ -88,7 +89,8 @@ async def test_version_ranges_work_for_old_and_new_clients(harness: BrokerHarnes
     for key, versions in looked_for.items():
         low, high = offered[key]
         assert all(low <= version <= high for version in versions), key
-    assert not {68, 76, 78} & set(offered)
+    assert offered[ApiKey.SHARE_FETCH] == (1, 2)
+    assert not {83, 84, 85, 86, 87, 88, 89} & set(offered)
 
 
 @with_harness
@@ -141,10 +143,10 @@ async def test_other_unsupported_requests_close_the_connection(harness: BrokerHa
     below version 3, although that is offered.
     """
     for key, known in SUPPORTED.items():
-        if key in HANDLED and key is not ApiKey.API_VERSIONS:
+        if key in BY_DEFAULT and key is not ApiKey.API_VERSIONS:
             for version in (known.serve_min - 1, known.max_version + 1):
                 with pytest.raises(ProtocolError):
                     await harness.exchange(frame(key, version, bytes(60)))
-    for api_key in (68, 76, 999, -1):
+    for api_key in (83, 88, 999, -1):
         with pytest.raises(ProtocolError):
             await harness.exchange(frame(api_key, 0, bytes(60)))

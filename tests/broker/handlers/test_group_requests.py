@@ -184,7 +184,7 @@ async def runtime(harness: BrokerHarness) -> GroupShell:
     """
     await find_coordinator(harness)
     loaded = GroupShell(
-        ENV, harness.hosted(OFFSETS_TOPIC, 1), GroupConfig(), ConsumerContext(), no_tasks
+        ENV, harness.hosted(OFFSETS_TOPIC, 1), GroupConfig(), ConsumerContext(), no_tasks, set()
     )
     await loaded.load()
     return loaded

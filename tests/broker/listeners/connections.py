@@ -15,6 +15,7 @@ from penstock.security.plain import client_message
 from penstock.security.scram import ScramClient, nonce_text
 from penstock.security.scram_credentials import ScramMechanism, from_salted_password, password_hash
 from penstock.wire.codec import decode_response, encode_request
+from penstock.wire.errors import ProtocolError
 from penstock.wire.messages import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -66,7 +67,12 @@ class Connection:
 
     async def exchange(self, frame: bytes) -> bytes | None:
         """Sends one frame. Returns the response, without its length; None if there is none."""
-        answer = self.session.on_frame(memoryview(bytearray(frame)))
+        try:
+            answer = self.session.on_frame(memoryview(bytearray(frame)))
+        except ProtocolError:  # A real connection closes.
+            self.close()
+            self.session.on_closed()
+            raise
         parts: Sequence[Part] | None
         parts = await answer if isinstance(answer, asyncio.Future) else answer
         return None if parts is None else b"".join(in_memory(parts))[4:]

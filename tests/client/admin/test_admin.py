@@ -110,9 +110,9 @@ def test_configs_of_topics_and_brokers(live_broker: Broker) -> None:
         assert configs["max.message.bytes"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG
         assert configs["retention.ms"].is_default
         assert (await admin.describe_configs(broker=0))["num.partitions"].value == "1"
-        with pytest.raises(OptionError, match="either"):
+        with pytest.raises(OptionError, match="give one of topic=NAME"):
             await admin.describe_configs(topic=topic, broker=0)
-        with pytest.raises(OptionError, match="either"):
+        with pytest.raises(OptionError, match="give one of topic=NAME"):
             await admin.alter_configs(delete=["retention.ms"])
 
     with_admin(live_broker.bootstrap, work)

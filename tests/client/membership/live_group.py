@@ -55,13 +55,14 @@ class Seat:
 
     # -- the user -------------------------------------------------------------------------------
 
-    def subscribe(self, *topics: str) -> None:
+    def subscribe(self, *topics: str, regex: str | None = None) -> None:
         def note(what: str) -> Callable[[list[TopicPartition]], None]:
             return lambda topic_partitions: self.notes.append(
                 (what, frozenset(topic_partition.partition for topic_partition in topic_partitions))
             )
 
-        self.member.subscribe(topics, Listener(note("assigned"), note("revoked"), note("lost")))
+        listener = Listener(note("assigned"), note("revoked"), note("lost"))
+        self.member.subscribe(topics, listener, regex=regex)
 
     @property
     def owned(self) -> frozenset[int]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from penstock.client.membership.assignors import COOPERATIVE_STICKY, RANGE, Assignor
-from penstock.client.membership.machine import Membership, Phase
+from penstock.client.membership.machine import Membership
+from penstock.client.membership.phases import Phase
 from penstock.client.membership.protocol import (
     Subscription,
     decode_subscription,

@@ -17,7 +17,7 @@ from penstock.client.membership.assignors import (
     Peer,
 )
 from penstock.client.membership.assignors.sticky import decode_memory
-from penstock.client.membership.machine import Phase
+from penstock.client.membership.phases import Phase
 from penstock.client.membership.protocol import Subscription, decode_assignment
 from penstock.client.membership.steps import Ask, Assigned, Failed, Lost, Revoked, Wait
 from penstock.wire.errors import ErrorCode
@@ -441,10 +441,10 @@ def test_heartbeats_continue_while_a_rebalance_waits_for_a_poll() -> None:
 def test_leaving_sends_a_request_only_with_a_member_id() -> None:
     """Without a member id, the coordinator does not know the member."""
     rig = Rig()
-    assert rig.machine.leave("closed") is None
+    assert rig.machine.leave("closed", for_good=True) is None
     rig = Rig()
     rig.settle(*topic_partitions(0))
-    goodbye = rig.machine.leave("closed")
+    goodbye = rig.machine.leave("closed", for_good=True)
     assert goodbye is not None
     assert (goodbye.members[0].member_id, goodbye.members[0].reason) == (ME, "closed")
     assert rig.step() == Wait(None)

@@ -22,7 +22,8 @@ from penstock.client.membership.assignors import (
     STICKY,
     Assignor,
 )
-from penstock.client.membership.machine import Membership, Phase
+from penstock.client.membership.machine import Membership
+from penstock.client.membership.phases import Phase
 from penstock.client.membership.settings import MembershipOptions
 from penstock.client.membership.steps import Ask, Count, GroupRequest, GroupResponse, Lost, News
 from penstock.coordination.effects import Token
@@ -98,6 +99,8 @@ class Group:
                 return shard.heartbeat(request, RequestInfo("c", "/h", 4), token, now)
             case LeaveGroupRequest():
                 return shard.leave_group(request, RequestInfo("c", "/h", 5), token, now)
+            case _:
+                raise AssertionError(f"a classic member does not send {request}")
 
     # -- what happens ---------------------------------------------------------------------------
 
@@ -154,7 +157,7 @@ class Group:
 
     def leaves(self, actor: Actor) -> None:
         del self.actors[actor.name]
-        goodbye = actor.machine.leave("done")
+        goodbye = actor.machine.leave("done", for_good=True)
         if goodbye is not None:
             self.send(goodbye)
 

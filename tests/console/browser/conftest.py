@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,10 @@ from typing import Any, Protocol
 
 import pytest
 
+from console.fake_worker import FakeWorker, create_topics
 from console.running import brokers, running_console
 from penstock import Admin, Producer
+from penstock.spark.deployments import topics
 from penstock.testing.broker import Broker
 from penstock.testing.slowness import patient
 
@@ -110,3 +113,22 @@ def send(bootstrap: str) -> Iterator[Send]:
             return thread.submit(work, topic, values, how).result(patient(120))
 
         yield run
+
+
+@pytest.fixture(scope="package")
+def ready(admin: Admin) -> None:
+    """The topics of deployed pipelines, and those in the graph of the fake worker."""
+    create_topics(admin)
+    for name in ("page-views", "long-views"):
+        admin.create_topic(name, partitions=1)
+
+
+@pytest.fixture
+def worker(ready: None, send: Send, request: Any) -> Iterator[FakeWorker]:
+    """A deployment of its own for each test."""
+    name = re.sub("[^a-z]+", "-", request.node.name.lower())[5:40].strip("-")
+    made = FakeWorker(send, name, f"worker-of-{name}")
+    yield made
+    send(topics.DEFINITIONS, None, key=topics.deployment_key(name))
+    send(topics.STATUS, None, key=topics.status_key(name))
+    send(topics.STATUS, None, key=topics.worker_key(made.worker))

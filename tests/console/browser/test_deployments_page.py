@@ -6,55 +6,15 @@ The fixture `page` fails a test whose page violates its content security policy.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-from console.browser.conftest import Send
-from console.fake_worker import FakeWorker, create_topics, flow
+from console.fake_worker import FakeWorker, definition, flow, history
 from console.running import eventually
-from penstock import Admin, Consumer
 from penstock.runtime import SystemClock
-from penstock.spark.deployments import topics
-from penstock.spark.deployments.model import Deployment, Event, decode
 from penstock.testing.slowness import patient
 
 DASH = "\N{EN DASH}"
 BROKEN = "transformations/page_views.py, line 14: KeyError: 'seconds'"
-
-
-@pytest.fixture(scope="module")
-def ready(admin: Admin) -> None:
-    create_topics(admin)
-    for name in ("page-views", "long-views"):
-        admin.create_topic(name, partitions=1)
-
-
-@pytest.fixture
-def worker(ready: None, send: Send, request: Any) -> Iterator[FakeWorker]:
-    """A deployment of its own for each test."""
-    name = re.sub("[^a-z]+", "-", request.node.name.lower())[5:40].strip("-")
-    made = FakeWorker(send, name, f"worker-of-{name}")
-    yield made
-    send(topics.DEFINITIONS, None, key=topics.deployment_key(name))
-    send(topics.STATUS, None, key=topics.status_key(name))
-    send(topics.STATUS, None, key=topics.worker_key(made.worker))
-
-
-def definition(bootstrap: str, name: str) -> Deployment | None:
-    """Returns the last committed definition of a deployment."""
-    with Consumer(bootstrap, isolation_level="read_committed") as consumer:
-        rows = consumer.read_table(topics.DEFINITIONS).to_pylist()
-    found = [row["value"] for row in rows if row["key"] == topics.deployment_key(name)]
-    return decode(Deployment, found[-1]) if found else None
-
-
-def history(bootstrap: str, name: str) -> list[Event]:
-    with Consumer(bootstrap, isolation_level="read_committed") as consumer:
-        rows = consumer.read_table(topics.HISTORY).to_pylist()
-    events = [decode(Event, row["value"]) for row in rows]
-    return [event for event in events if event is not None and event.name == name]
 
 
 def test_without_deployments_the_page_says_how_to_deploy(page: Any, url: str) -> None:

@@ -32,20 +32,29 @@ class FakeTopics:
     def __init__(self, counts: dict[str, int] | None = None) -> None:
         self.known: dict[str, TopicFacts] = {}
         self.changes = 0
+        self._touched: list[str] = []
         for name, partitions in (counts or {}).items():
             self.create(name, partitions)
 
     def create(self, name: str, partitions: int) -> None:
         self.changes += 1
+        self._touched.append(name)
         self.known[name] = TopicFacts(self.changes.to_bytes(16, "big"), partitions)
 
     def grow(self, name: str, partitions: int) -> None:
         self.changes += 1
+        self._touched.append(name)
         self.known[name] = self.known[name]._replace(partitions=partitions)
 
     def delete(self, name: str) -> None:
         self.changes += 1
+        self._touched.append(name)
         del self.known[name]
+
+    def touched(self) -> list[str]:
+        """Returns the topics that have changed since the last call."""
+        names, self._touched = self._touched, []
+        return names
 
     def find(self, name: str) -> TopicFacts | None:
         return self.known.get(name)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,6 +111,34 @@ def test_uniform_with_mixed_subscriptions_leaves_no_move_that_helps(
     assert assign_uniformly(again(members, found), counts) == found
 
 
+@settings(max_examples=100, deadline=None)
+@given(subscriptions, subscriptions, counts_of, counts_of)
+def test_uniform_with_mixed_subscriptions_is_even_after_changes(
+    subscribed: list[set[int]], joining: list[set[int]], before: Counts, after: Counts
+) -> None:
+    """The order of members and of their topics has no part in the result."""
+    members = [member(f"m{number}", *topics) for number, topics in enumerate(subscribed)]
+    left = again(members[1:], assign_uniformly(members, before))
+    left += [member(f"n{number}", *topics) for number, topics in enumerate(joining)]
+    found = assign_uniformly(left, after)
+    check(left, after, found)
+    for topic_ids in {one.topic_ids for one in left}:
+        alike = [len(found[one.member_id]) for one in left if one.topic_ids == topic_ids]
+        assert max(alike) - min(alike) <= 1
+    assert assign_uniformly(again(left, found), after) == found
+    turned = [one._replace(topic_ids=frozenset(sorted(one.topic_ids)[::-1])) for one in left[::-1]]
+    assert assign_uniformly(turned, after) == found
+
+
+def test_a_partition_that_a_member_had_moves_after_those_it_got_now() -> None:
+    """The first topic is spread first. Then only `a` can have the other, and it gives some back."""
+    mine = frozenset([TopicIdPartition(TOPICS[0], 9)])
+    members = [member("a", 0, 1)._replace(previous=mine), member("b", 0)]
+    found = assign_uniformly(members, {TOPICS[0]: 10, TOPICS[1]: 4})
+    assert sizes(found) == [7, 7]
+    assert mine <= found["a"]
+
+
 def test_a_partition_in_two_previous_targets_is_kept_by_one() -> None:
     """The log may have such targets, if a coordinator failed between two batches."""
     both = frozenset([TopicIdPartition(TOPICS[0], 0)])
@@ -137,3 +170,64 @@ def test_nobody_to_assign_to() -> None:
     for assign in ASSIGNORS.values():
         assert assign([], {TOPICS[0]: 3}) == {}
         assert assign([member("a")], {TOPICS[0]: 3}) == {"a": frozenset()}
+
+
+def wide_ids(count: int) -> list[bytes]:
+    return [number.to_bytes(16, "big") for number in range(count)]
+
+
+def all_but_one_topic(size: int) -> list[frozenset[bytes]]:
+    """One half of the members lacks one topic."""
+    ids = wide_ids(size)
+    return [frozenset(ids[: size - number % 2]) for number in range(size)]
+
+
+def a_few_topics_each(size: int) -> list[frozenset[bytes]]:
+    """All members subscribe to other topics."""
+    ids, rng = wide_ids(size), random.Random(17)
+    return [frozenset(rng.sample(ids, 4)) for _ in range(size)]
+
+
+def same_topics(size: int) -> list[frozenset[bytes]]:
+    return [frozenset(wide_ids(size))] * size
+
+
+def steps(work: Callable[[], object]) -> int:
+    """Returns how many instructions of the interpreter some work takes, loops included."""
+    taken = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal taken
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        taken += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return taken
+
+
+def steps_of_two_rebalances(name: str, subscribed: Sequence[frozenset[bytes]]) -> int:
+    """Counts the steps of a first assignment, and of the next one after a member has joined."""
+    counts = dict.fromkeys(wide_ids(len(subscribed)), 3)
+    members = [
+        Subscriber(f"m{number:05}", None, topics, frozenset())
+        for number, topics in enumerate(subscribed)
+    ]
+    first: Assignment = {}
+    taken = steps(lambda: first.update(ASSIGNORS[name](members[1:], counts)))
+    joined = again(members, first)
+    return taken + steps(lambda: ASSIGNORS[name](joined, counts))
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+@pytest.mark.parametrize("shape", [all_but_one_topic, a_few_topics_each, same_topics])
+def test_work_grows_with_partitions_and_not_with_topics_times_members(
+    name: str, shape: Callable[[int], Sequence[frozenset[bytes]]]
+) -> None:
+    """With four times as many topics and members. The event loop waits for an assignment."""
+    assert steps_of_two_rebalances(name, shape(160)) < 7 * steps_of_two_rebalances(name, shape(40))

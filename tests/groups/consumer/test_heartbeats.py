@@ -92,11 +92,11 @@ def test_topics_that_change_raise_the_epoch_at_the_next_heartbeat() -> None:
         change()
         epoch = a.epoch
         assert bench.beat(a).member_epoch == epoch, "nobody has told the shard"
-        bench.shard.on_topics_changed(created=True)
+        bench.shard.on_topics_changed(bench.topics.touched(), created=True)
         bench.settle_members(a)
         assert a.epoch == epoch + 1
         assert a.owned == bench.topics.partitions(["orders", "later"])
-    bench.shard.on_topics_changed(created=True)
+    bench.shard.on_topics_changed(bench.topics.touched(), created=True)
     assert bench.beat(a).member_epoch == a.epoch, "topics that nobody reads change nothing"
 
 
@@ -108,7 +108,7 @@ def test_a_topic_that_is_deleted_during_its_revocation() -> None:
     bench.beat(a)
     assert bench.group.current("a").state is MemberState.UNREVOKED
     bench.topics.delete("orders")
-    bench.shard.on_topics_changed(created=False)
+    bench.shard.on_topics_changed(bench.topics.touched(), created=False)
     bench.settle_members(a, b)
     assert (a.owned, b.owned) == (set(), set())
 
@@ -256,6 +256,27 @@ def test_a_member_that_gives_up_its_partitions_in_time_stays() -> None:
     assert list(bench.group.members) == ["a", "b"]
 
 
+def test_each_revocation_has_its_own_time() -> None:
+    """Its epoch does not tell them apart: it stays until the member has given up everything."""
+    bench = ConsumerBench()
+    a, b, c = Member("a", rebalance_ms=20_000), Member("b"), Member("c")
+    bench.join(a)
+    bench.join(b)
+    bench.beat(a)
+    first = set(bench.group.current("a").pending)
+    bench.advance(15_000)
+    bench.beat(b)
+    bench.join(c)
+    bench.beat(a)
+    second = set(bench.group.current("a").pending)
+    assert (len(first), len(second), bench.group.current("a").epoch) == (3, 1, 1)
+    assert not first & second
+    bench.advance(15_000)
+    assert "a" in bench.group.members
+    bench.advance(5_000)
+    assert "a" not in bench.group.members
+
+
 # Static members
 
 
@@ -304,6 +325,19 @@ def test_a_static_member_that_leaves_during_a_revocation() -> None:
     assert not again.owned & b.owned
 
 
+def test_a_late_heartbeat_of_a_static_member_that_left_is_fenced() -> None:
+    bench = ConsumerBench()
+    a = Member("a", instance="one")
+    bench.join(a)
+    late = ConsumerGroupHeartbeatRequest("g", "a", a.epoch, topic_partitions=listed(a.owned))
+    bench.leave(a, -2)
+    assert code(bench.ask(late)) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert bench.group.current("a").epoch == -2
+    again = Member("a2", instance="one")
+    assert code(bench.join(again)) is ErrorCode.NONE, "its instance id is free"
+    assert again.owned == a.owned
+
+
 def test_an_instance_id_in_use_is_refused() -> None:
     bench = ConsumerBench()
     bench.join(Member("a", instance="one"))
@@ -345,7 +379,6 @@ def joining(**changes: object) -> ConsumerGroupHeartbeatRequest:
         joining(topic_partitions=[ConsumerGroupHeartbeatRequest.TopicPartitions(b"t" * 16, [0])]),
         joining(subscribed_topic_names=None),
         joining(member_epoch=-3),
-        joining(member_epoch=-2),
         joining(subscribed_topic_names=["n" * 100] * 2 + [f"{n:0249}" for n in range(5_000)]),
     ],
 )
@@ -356,6 +389,21 @@ def test_invalid_requests_are_refused(request_: ConsumerGroupHeartbeatRequest) -
     assert response.error_message
     assert not bench.shard.state.groups
     assert not bench.log
+
+
+@pytest.mark.parametrize("instance", ["one", None])
+def test_only_static_members_leave_for_a_while(instance: str | None) -> None:
+    """The request may lack the instance id: franz-go does not send it."""
+    bench = ConsumerBench()
+    a = Member("a", instance=instance)
+    bench.join(a)
+    response = bench.ask(ConsumerGroupHeartbeatRequest("g", "a", -2))
+    if instance is None:
+        assert code(response) is ErrorCode.INVALID_REQUEST
+        assert response.error_message
+        assert bench.group.current("a").epoch == 1
+    else:
+        assert response.member_epoch == bench.group.current("a").epoch == -2
 
 
 def test_version_0_gets_an_id_from_the_broker() -> None:
@@ -385,3 +433,43 @@ def test_settings_of_a_group_take_effect() -> None:
     assert list(bench.group.members) == ["a"]
     bench.advance(10_000)
     assert bench.state == "Empty"
+
+
+def test_a_change_of_topics_concerns_only_groups_that_read_them() -> None:
+    bench = ConsumerBench({"orders": 2, "payments": 2})
+    bench.join(Member("a", names=("orders",)))
+    bench.join(Member("b", names=("payments", "later")), group="h")
+    bench.join(Member("c", names=(), regex="pay.*"), group="i")
+    bench.resolve()
+    groups = {name: bench.shard.state.consumer(name) for name in "ghi"}
+
+    def stale(names: list[str], *, created: bool) -> tuple[str, str]:
+        for group in groups.values():
+            assert group is not None
+            group.metadata_is_stale = group.topics_were_created = False
+        bench.shard.on_topics_changed(names, created=created)
+        kept = {name: group for name, group in groups.items() if group is not None}
+        return (
+            "".join(name for name, group in kept.items() if group.metadata_is_stale),
+            "".join(name for name, group in kept.items() if group.topics_were_created),
+        )
+
+    assert stale(["orders"], created=False) == ("g", "")
+    assert stale(["later", "orders"], created=True) == ("gh", "i")
+    assert stale(["payments"], created=False) == ("hi", "")
+    bench.ask(ConsumerGroupHeartbeatRequest("h", "b", -1))
+    assert stale(["payments"], created=False) == ("i", "")
+    bench.restart()
+    groups.update({name: bench.shard.state.consumer(name) for name in "ghi"})
+    assert stale(["payments", "orders"], created=True) == ("gi", "i")
+
+
+def test_the_first_member_after_a_pause_does_not_wait_for_the_interval() -> None:
+    settings = ConsumerGroupSettings(assignment_interval_ms=1_000)
+    bench = ConsumerBench(consumer=ConsumerGroupConfig(settings))
+    a = Member("a")
+    bench.join(a)
+    bench.leave(a)
+    b = Member("b")
+    bench.join(b)
+    assert b.owned == bench.topics.partitions(["orders"])

@@ -1,11 +1,12 @@
 """Random members, topics, log failures and restarts against a consumer group.
 
 Members follow the protocol: they own what they are told, and join again when they are refused.
-Answers get lost, members crash, the log stalls and fails, the coordinator restarts. After each
-step:
+Answers get lost, members crash, the log stalls and fails, the coordinator restarts. The heartbeat
+of a member that has left arrives late. After each step:
 
 - no partition is owned by two members, neither by what members were told nor by the coordinator;
 - epochs only grow;
+- a static member that has left for a while stays away: it comes back under another id;
 - a coordinator that loads the log has the state that this one has.
 
 When the faults end, the group is stable after a bounded number of heartbeats, and every partition
@@ -45,12 +46,14 @@ actions = st.one_of(
     st.tuples(st.just("lose"), clients),
     st.tuples(st.just("crash"), clients),
     st.tuples(st.just("leave"), clients),
+    st.tuples(st.just("late")),
     st.tuples(st.just("subscribe"), clients, st.sampled_from(range(4))),
     st.tuples(st.just("wait"), st.sampled_from([100, 1_000, 5_000, 20_000, 46_000])),
     st.tuples(st.just("grow"), st.sampled_from(["orders", "payments"])),
     st.tuples(st.just("recreate"), st.sampled_from(["orders", "payments"])),
     st.tuples(st.just("hold")),
     st.tuples(st.just("commit")),
+    st.tuples(st.just("commit_one")),
     st.tuples(st.just("fail")),
     st.tuples(st.just("resolve")),
     st.tuples(st.just("restart")),
@@ -72,6 +75,10 @@ class Run:
         )
         self.bench.batch_bytes_max = batch_bytes_max
         self.clients = [self.new_client(index) for index in range(5)]
+        self.late: ConsumerGroupHeartbeatRequest | None = None
+        """The last heartbeat of a member that has left."""
+        self.away: set[str] = set()
+        """Static members that have left for a while."""
         self.epochs = (0, 0)
         self.loaded = ShardImage()
         """What a coordinator has that loads the log now."""
@@ -120,6 +127,11 @@ class Run:
     def leave(self, index: int) -> None:
         client = self.clients[index]
         epoch = -2 if client.instance else -1
+        if client.epoch:
+            owned = listed(client.owned)
+            self.late = ConsumerGroupHeartbeatRequest(
+                "g", client.member_id, client.epoch, topic_partitions=owned
+            )
         self.bench.send(
             ConsumerGroupHeartbeatRequest("g", client.member_id, epoch, client.instance)
         )
@@ -137,16 +149,19 @@ class Run:
                 self.crash(index)
             case ("leave", int(index)):
                 self.leave(index)
+            case ("late",):
+                if self.late is not None:
+                    bench.send(self.late)
             case ("subscribe", int(index), int(choice)):
                 self.clients[index].names, self.clients[index].regex = SUBSCRIPTIONS[choice]
             case ("wait", int(milliseconds)):
                 bench.advance(milliseconds)
             case ("grow", str(name)):
                 bench.topics.grow(name, bench.topics.known[name].partitions + 1)
-                bench.shard.on_topics_changed(created=False)
+                bench.shard.on_topics_changed(bench.topics.touched(), created=False)
             case ("recreate", str(name)):
                 bench.topics.create(name, 2)
-                bench.shard.on_topics_changed(created=True)
+                bench.shard.on_topics_changed(bench.topics.touched(), created=True)
             case ("resolve",):
                 bench.resolve()
             case _:
@@ -159,6 +174,10 @@ class Run:
         elif kind == "commit":
             bench.holds_log = False
             bench.settle()
+        elif kind == "commit_one":
+            # If its decision has more records, they are lost when the next append fails.
+            if bench.waiting:
+                bench.settle_one()
         elif kind == "fail":
             bench.fails_log = ErrorCode.NOT_ENOUGH_REPLICAS
             bench.settle()
@@ -184,6 +203,8 @@ class Run:
         assert epochs >= self.epochs
         assert epochs[1] >= self.epochs[1]
         self.epochs = epochs
+        assert all(stored.currents[each].epoch == -2 for each in self.away & stored.members.keys())
+        self.away |= {each for each, current in stored.currents.items() if current.epoch == -2}
         group = self.bench.shard.state.consumer("g")
         if group is not None:
             group.verify()

@@ -29,9 +29,12 @@ from penstock.groups.consumer.records import (
     record_of,
 )
 from penstock.groups.consumer.stored_group import StoredGroup
+from penstock.groups.formats import GroupValue, OffsetValue, group_record, offset_record
+from penstock.groups.image import ShardImage
 from penstock.wire.errors import ProtocolError
 
 TOPIC = bytes(range(16))
+OFFSET = OffsetValue(7)
 
 
 def key(kind: int, *texts: str) -> bytes:
@@ -252,3 +255,24 @@ def test_a_copy_of_a_stored_group_changes_by_itself(changes: list[Entry]) -> Non
     for entry in changes:
         group.apply(entry)
     assert kept == group
+
+
+def test_values_of_a_newer_version_are_skipped_when_the_log_is_replayed() -> None:
+    image = ShardImage()
+    epoch = record_of(EpochEntry("g", GroupEpoch(4)))
+    assert epoch.value is not None
+    image.replay(epoch.key, epoch.value)
+    newer = (9).to_bytes(2, "big") + epoch.value[2:]
+    image.replay(epoch.key, newer)
+    image.replay(epoch.key, newer)
+    for record in (
+        group_record("h", GroupValue("consumer", 1)),
+        offset_record("h", "t", 0, OFFSET),
+    ):
+        assert record.value is not None
+        image.replay(record.key, (77).to_bytes(2, "big") + record.value[2:])
+    assert image.consumer_groups["g"].epoch == GroupEpoch(4)
+    assert image.too_new == {("EpochValue", 9), ("GroupValue", 77), ("OffsetValue", 77)}
+    assert (image.groups, image.offsets) == ({}, {})
+    with pytest.raises(ProtocolError):
+        image.replay(epoch.key, epoch.value[:3])

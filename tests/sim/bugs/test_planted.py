@@ -12,12 +12,15 @@ import pytest
 from penstock.partition.leadership import Leadership
 from penstock.sim.bug_search import HUNTS
 from penstock.sim.bugs.access import ACCESS_BUGS
+from penstock.sim.bugs.consumer_groups import CONSUMER_BUGS
 from penstock.sim.bugs.edge_cases import EDGE_BUGS
 from penstock.sim.bugs.encryption import ENCRYPTION_BUGS
 from penstock.sim.bugs.pipelines import PIPELINE_BUGS
 from penstock.sim.bugs.planting import patch
 from penstock.sim.bugs.quotas import QUOTA_BUGS
 from penstock.sim.bugs.replication import BUGS, describe, planted
+from penstock.sim.bugs.share_groups import SHARE_BUGS
+from penstock.sim.bugs.share_records import SHARE_RECORD_BUGS
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
 from penstock.sim.scenario import EPISODES
 
@@ -81,15 +84,19 @@ def test_the_table_of_faults_matches_the_hunts_and_names_every_episode() -> None
 
 def test_there_are_enough_planted_bugs() -> None:
     """At least fifteen for replication and groups, ten for transactions, six for rare faults, six
-    for access control, four for quotas, four for encryption, four for pipelines."""
+    for access control, four for quotas, four for encryption, four for pipelines, six for
+    consumer groups, eight for share groups, five for timed records and dead letters."""
     assert len(TRANSACTION_BUGS) >= 10
     assert len(EDGE_BUGS) >= 6
     assert len(ACCESS_BUGS) >= 6
     assert len(QUOTA_BUGS) >= 4
     assert len(ENCRYPTION_BUGS) >= 4
     assert len(PIPELINE_BUGS) >= 4
+    assert len(CONSUMER_BUGS) >= 6
+    assert len(SHARE_BUGS) >= 8
+    assert len(SHARE_RECORD_BUGS) >= 5
     parts = (
         *(TRANSACTION_BUGS, EDGE_BUGS, ACCESS_BUGS, QUOTA_BUGS, ENCRYPTION_BUGS),
-        PIPELINE_BUGS,
+        *(PIPELINE_BUGS, CONSUMER_BUGS, SHARE_BUGS, SHARE_RECORD_BUGS),
     )
     assert len(BUGS) - sum(map(len, parts)) >= 15

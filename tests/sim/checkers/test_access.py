@@ -20,8 +20,8 @@ from penstock.sim.history import (
     Poll,
     RightChange,
     Send,
-    read_history,
 )
+from penstock.sim.history_file import read_history
 
 PARTITION_NAME = f"{GUEST_TOPIC}-0"
 

@@ -18,7 +18,7 @@ from penstock.sim.history import (
     Send,
     Stable,
 )
-from penstock.sim.history import read_history as read_lines
+from penstock.sim.history_file import read_history as read_lines
 
 PARTITION_NAME = "t-0"
 TIMES: dict[str, Any] = {

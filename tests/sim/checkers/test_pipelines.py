@@ -6,7 +6,8 @@ import math
 
 from penstock.sim.actors.pipeline_board import PipelineBoard
 from penstock.sim.checkers.history_checks import check_history
-from penstock.sim.history import OK, DriverRun, Entry, History, LeaseRenewal, read_history
+from penstock.sim.history import OK, DriverRun, Entry, History, LeaseRenewal
+from penstock.sim.history_file import read_history
 
 
 def run(begun_ms: float, ended_ms: float, worker: str = "w0", lease_ms: float = 1e9) -> DriverRun:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.sim.checkers.history_checks import check_history
-from penstock.sim.history import INFO, OK, Entry, History, Metered, read_history
+from penstock.sim.history import INFO, OK, Entry, History, Metered
+from penstock.sim.history_file import read_history
 
 KEY = "producer_byte_rate"
 VERSION = (0, 3)

@@ -13,6 +13,7 @@ from penstock.sim.key_service import KEY_FILE, KeyService
 from penstock.storage.data_keys import Keyring
 from penstock.storage.encrypted_disk import EncryptedDisk
 from penstock.storage.encrypted_file import Nonces
+from penstock.storage.sealed_format import COPY_BYTES
 
 DIRECTORY = "/data/logs/orders-0"
 PATH = f"{DIRECTORY}/00000000000000000000.log"
@@ -105,3 +106,15 @@ def test_the_plaintext_can_be_read_from_outside() -> None:
     file.fsync()
     write(disk, "/data/logs/events-0/00000000000000000000.log", b"plain")
     assert look.peek("/data/logs/events-0/00000000000000000000.log", 1, 3) == b"lai"
+
+
+def test_one_copy_of_a_header_is_enough_to_read_the_plaintext() -> None:
+    """A power loss may leave zeros in place of the other copy, also of the first one."""
+    for torn in (0, COPY_BYTES):
+        disk, keys = new_disk(), KeyService(KEY_FILE)
+        file = sealed(disk, keys).open(PATH, create=True)
+        whole = disk.open(PATH)
+        whole.pwrite(bytes(COPY_BYTES), torn)
+        whole.close()
+        file.pwrite(b"one", 0)
+        assert SealedPeek(disk, keys).peek(PATH, 0, 3) == b"one", torn

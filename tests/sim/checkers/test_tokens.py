@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,8 +21,8 @@ from penstock.sim.history import (
     History,
     TokenChange,
     TokenLogin,
-    read_history,
 )
+from penstock.sim.history_file import read_history
 
 WALL_MS = 1_000_000
 """What clocks show when the history begins."""
@@ -117,3 +118,10 @@ def test_a_broker_keeps_accepting_a_token() -> None:
     assert not broken(login(100), change(150, EXPIRED, REMOVED_MS, INFO), login(200, FAIL))
     assert not broken(login(100), change(150, EXPIRED, 160, INFO), login(200, FAIL))
     assert not broken(login(100), login(495, FAIL))
+
+
+def test_a_token_that_has_ended_by_another_clock_may_be_removed() -> None:
+    """The controller removes it by its own clock. That of this broker was then set back."""
+    refused = login(600, FAIL, skew_ms=-400)
+    assert broken(login(100), refused) == {"E33"}
+    assert not broken(login(100), replace(refused, any_wall_until_ms=WALL_MS + 610))

@@ -74,8 +74,11 @@ def test_an_episode_occurs_and_no_rule_is_broken(episode: str) -> None:
         settings |= {"load_s": 40.0, "encrypted": (topic.name,), "keys": KEY_FILE}
     if episode == "unheard_join":
         settings = {"session_timeout_s": 15.0, "lag_max_ms": 500, "load_s": 40.0}
-    verdict = run(1, episodes=(episode,), topics=(topic,), **settings)
-    assert verdict.counters[f"episode_{episode}"] >= 1
+    counter, settings = f"episode_{episode}", settings | {"episodes": (episode,)}
+    occurred = (
+        run(seed, topics=(topic,), **settings).counters.get(counter, 0) for seed in range(1, 9)
+    )
+    assert any(occurred), "in none of these seeds"
 
 
 def test_all_requests_can_be_processed_in_slices() -> None:

@@ -91,6 +91,16 @@ class Commands:
         while self("status", made["name"], "--deployed")["good_version"] != made["version"]:
             deadline.check("a version that works")
 
+    def until_offsets(self, name: str, flow: str) -> None:
+        """Waits until the driver has reported what it has read. It may do so after the round."""
+        deadline = Deadline(WAIT_S)
+        while not any(
+            each["topics"]
+            for each in self("status", name, "--deployed")["flows"]
+            if each["name"] == flow
+        ):
+            deadline.check(f"the offsets of {flow}")
+
     def until(self, condition: Callable[[dict[str, Any]], object], name: str) -> dict[str, Any]:
         """Waits until the last backfill fulfils a condition."""
         deadline = Deadline(WAIT_S)
@@ -167,6 +177,7 @@ def test_a_backfill_beside_a_live_stream_into_a_table(broker: Broker, tmp_path: 
     worker = WorkerProcess(broker, data, "--no-spare")
     try:
         penstock.deploy()
+        penstock.until_offsets("views", "copied")
         assert "materialized view" in penstock.error("backfill", "views", "counted", "--from", "1d")
         with writer:
             made = penstock(
@@ -226,9 +237,7 @@ def test_a_backfill_of_a_script_into_a_topic(broker: Broker, tmp_path: Path) -> 
     worker = WorkerProcess(broker, data, "--no-spare")
     try:
         penstock("deploy", "job.py", "--name", "copy")
-        deadline = Deadline(WAIT_S)
-        while not any(flow["topics"] for flow in penstock("status", "copy", "--deployed")["flows"]):
-            deadline.check("the offsets of the query")
+        penstock.until_offsets("copy", "copy")
         words = "backfill", "copy", "copy", "--from", "1d", "--yes"
         with writer:
             assert penstock(*words, "--max-bytes-per-trigger", "4k")["records"] == OLD

@@ -21,10 +21,13 @@ def peer(
     return Peer(member, Subscription(tuple(topics), claims, GENERATION - 1, data))
 
 
-def assign(*peers: Peer, exist: str) -> tuple[dict[str, set[str]], list[str]]:
+def assign(
+    *peers: Peer, exist: str, settled: str | None = None
+) -> tuple[dict[str, set[str]], list[str]]:
     """Returns what each member gets, and what was held back."""
     held_back: list[str] = []
-    assignor = PipelineAssignor(lambda: GENERATION, held_back.extend)
+    may_move = frozenset(exist if settled is None else settled)
+    assignor = PipelineAssignor(lambda: GENERATION, held_back.extend, lambda: may_move)
     found = assignor.assign(dict.fromkeys(exist, 1), peers)
     return {name: {each.topic for each in got} for name, got in found.items()}, held_back
 
@@ -69,3 +72,37 @@ def test_an_assignment_in_no_generation_is_none_of_the_last() -> None:
     got, held_back = assign(broken, peer("one", "a", ""), exist="a")
     assert got == {"odd": set(), "one": set()}
     assert held_back == ["a"]
+
+
+def assignor_with(settled: str) -> PipelineAssignor:
+    return PipelineAssignor(lambda: GENERATION, lambda _: None, lambda: frozenset(settled))
+
+
+def test_a_pipeline_that_is_not_settled_stays_when_a_worker_joins() -> None:
+    peers = (peer("one", "abcd", "abcd"), peer("new", "abcd", "", -1))
+    assert assign(*peers, exist="abcd", settled="")[0] == {"one": set("abcd"), "new": set()}
+    assignor = assignor_with("")
+    assignor.assign(dict.fromkeys("abcd", 1), peers)
+    assert len(assignor.postponed) == 2
+
+
+def test_settled_pipelines_move_one_at_a_time() -> None:
+    peers = (peer("one", "abcd", "abcd"), peer("new", "abcd", "", -1))
+    assignor = assignor_with("abcd")
+    found = assignor.assign(dict.fromkeys("abcd", 1), peers)
+    assert len(found["one"]) == 3
+    assert found["new"] == []
+    assert len(assignor.postponed) == 1
+
+
+def test_a_pipeline_that_its_worker_cannot_run_any_more_does_not_stay() -> None:
+    peers = (peer("one", "a", "ab"), peer("two", "ab", "c"))
+    got, _ = assign(*peers, exist="abc", settled="")
+    assert got["one"] == {"a"}
+    assert "b" not in got["two"]
+
+
+def test_pipelines_of_a_worker_that_died_are_assigned_although_none_is_settled() -> None:
+    got, _ = assign(peer("one", "abcd", "a"), peer("two", "abcd", "b"), exist="abcd", settled="")
+    assert got["one"] | got["two"] == set("abcd")
+    assert len(got["one"]) == len(got["two"]) == 2

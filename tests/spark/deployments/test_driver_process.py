@@ -15,6 +15,7 @@ from penstock.runtime import SystemClock, Threads
 from penstock.spark.deployments import driver_process
 from penstock.spark.deployments.driver_log import FILE_NAME, LINES_MAX, DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess, DriverStart
+from penstock.spark.pipelines.driver_control import LEASE_ENDED
 from penstock.spark.pipelines.process_session import memory_by_session, processes
 
 WAIT_S = 60.0
@@ -31,7 +32,7 @@ def tell(**event):
     events.flush()
 
 
-control = Control(sys.stdin, Watchdog())
+control = Control(sys.stdin, Watchdog(events=events.fileno()))
 # A child in a process group of its own, as Spark's Python workers are.
 child = subprocess.Popen(["sleep", "1000"], preexec_fn=lambda: os.setpgid(0, 0))
 print("token is", os.environ.get("TOKEN"), flush=True)
@@ -49,6 +50,12 @@ ASSIGNED = {
 }  # fmt: skip
 
 
+def environment_with(folder: Path) -> dict[str, str]:
+    """Returns an environment in which a driver finds this package and the fake driver."""
+    paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 class Running:
     """A driver in a task, and what it told."""
 
@@ -61,7 +68,7 @@ class Running:
             master="local",
             folder=str(folder),
             settings={},
-            environment={**os.environ, "PYTHONPATH": str(folder), "TOKEN": "quite-secret"},
+            environment={**environment_with(folder), "TOKEN": "quite-secret"},
             secrets=secrets,
         )
         self.driver = DriverProcess(
@@ -147,13 +154,15 @@ def test_a_driver_that_is_killed_before_it_has_started_does_not_start(folder: Pa
 
 
 def test_a_driver_whose_lease_ends_kills_itself_and_its_children(folder: Path) -> None:
-    """The worker does nothing here: it may be dead, or cut off, or paused."""
+    """The worker does nothing here: it may be dead, or cut off, or paused. The last event of the
+    driver says why it ends."""
 
     async def main() -> None:
         running = Running(folder)
         child = (await running.event("warm"))["child"]
         running.driver.send({"assign": ASSIGNED, "lease": 1.0})
         assert await running.ended() == -9
+        assert running.events[-1] == {"event": LEASE_ENDED}
         assert not is_alive(child)
 
     asyncio.run(main())
@@ -189,9 +198,12 @@ def test_an_event_that_is_too_long_is_left_out(folder: Path) -> None:
     asyncio.run(main())
 
 
-def test_secrets_are_hidden_in_logs_and_events(folder: Path) -> None:
+@pytest.mark.parametrize("secret", ["quite-secret", "the first line\nquite-secret\n"])
+def test_secrets_are_hidden_in_logs_and_events(folder: Path, secret: str) -> None:
+    """A line of a secret, too."""
+
     async def main() -> None:
-        running = Running(folder, ("quite-secret",))
+        running = Running(folder, (secret,))
         assert (await running.event("warm"))["secret"] == "***"
         await running.until(lambda: running.lines)
         assert running.lines == ["token is ***"]

@@ -25,6 +25,7 @@ class Desk:
 
     def __init__(self, *names: str) -> None:
         self.existing = frozenset(names)
+        self.starting: frozenset[str] = frozenset()
         self.runs: dict[str, str] = {}
         self.notes: list[tuple[str, str, str]] = []
 
@@ -103,6 +104,7 @@ async def place(
             options,
             eligible=lambda: desk.existing if worker.eligible is None else worker.eligible,
             existing=lambda: desk.existing,
+            settled=lambda: desk.existing - desk.starting,
             owner=worker,
         )
         made = Place(worker, ownership)
@@ -142,6 +144,31 @@ def test_workers_share_the_pipelines_and_have_leases(penstock_broker: Broker) ->
             # It has given up its own and left, so the other need not wait for its session to end.
             await until(lambda: one.worker.pipelines == desk.existing, one)
             assert "lose" not in {what for _, what, _ in desk.notes}
+
+    run_case(case)
+
+
+def test_pipelines_move_to_a_new_worker_only_when_they_have_settled(
+    penstock_broker: Broker,
+) -> None:
+    topic, group = penstock_broker.new_topic(), penstock_broker.new_name("workers")
+    desk = Desk("a", "b", "c", "d")
+    desk.starting = desk.existing
+
+    async def case() -> None:
+        async with place(penstock_broker.bootstrap, group, topic, desk, "one") as one:
+            await until(lambda: one.worker.pipelines == desk.existing, one)
+            async with place(penstock_broker.bootstrap, group, topic, desk, "two") as two:
+                await until(lambda: two.ownership.lease_until > boot_time(), one, two)
+                assert one.worker.pipelines == desk.existing
+                desk.starting = frozenset()
+
+                def balanced() -> bool:
+                    one.ownership.balance()
+                    two.ownership.balance()
+                    return len(one.worker.pipelines) == len(two.worker.pipelines) == 2
+
+                await until(balanced, one, two)
 
     run_case(case)
 

@@ -107,7 +107,10 @@ class Client:
             await asyncio.gather(running, return_exceptions=True)
 
     async def answers(self, count: int, age_ms: int = 0) -> list[Preview]:
-        """Asks again until there are answers: the server reads from the end of the topic."""
+        """Returns the first answers.
+
+        It asks again until they are there, because the server reads from the end of the topic.
+        """
         place = TopicPartition(topics.PREVIEWS, 0)
         found: list[Preview] = []
         asked: list[Asking] = []
@@ -127,7 +130,7 @@ class Client:
                     answer = decode(PreviewAnswer, record.value)
                     opened = [each.opened(answer) for each in asked] if answer else []
                     found += [each for each in opened if each is not None]
-        return found
+        return found[:count]
 
 
 def test_a_worker_answers_for_its_own_pipelines(broker: Broker) -> None:

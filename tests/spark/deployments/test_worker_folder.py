@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from penstock.runtime import SystemRandom
 from penstock.spark.deployments.worker_folder import WorkerFolder
@@ -48,4 +52,26 @@ def test_folders_without_a_lock_are_removed(tmp_path: Path) -> None:
     """An earlier version made them."""
     (tmp_path / "spares" / "0123abcd").mkdir(parents=True)
     claimed(tmp_path, "new").release_spares()
+    assert names(tmp_path) == []
+
+
+def test_two_workers_that_start_at_the_same_time_keep_their_spares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has made the file of its lock and not locked it yet, when the other one looks at it."""
+    real = fcntl.flock
+    others: Iterator[str] = iter(["other"])
+    started = []
+
+    def flock(descriptor: int, operation: int) -> None:
+        for other in others:
+            started.append(claimed(tmp_path, other))
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    new = claimed(tmp_path, "new")
+    third = claimed(tmp_path, "third")
+    assert new.spare("1").is_dir()
+    for folder in (new, third, *started):
+        folder.release_spares()
     assert names(tmp_path) == []

@@ -32,11 +32,12 @@ WORKING = ("RUNNING", "WAITING FOR ITS TIME")
 class WorkerProcess:
     """A worker with its data folder, and its current or last process."""
 
-    def __init__(self, number: int, folder: Path, bootstrap: str) -> None:
+    def __init__(self, number: int, folder: Path, bootstrap: str, *, spares: bool) -> None:
         self.name = f"worker-{number}"
         self._data = folder / self.name
         self._log = folder / f"{self.name}.log"
         self._bootstrap = bootstrap
+        self._options = () if spares else ("--no-spare",)
         self._read_from = 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -50,7 +51,7 @@ class WorkerProcess:
         words = command("worker", "-b", self._bootstrap, "--data", str(self._data))
         with self._log.open("ab") as out:
             self.process = subprocess.Popen(
-                [*words, "--stop-with-stdin"],
+                [*words, "--stop-with-stdin", *self._options],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,
@@ -69,6 +70,10 @@ class WorkerProcess:
             text = file.read().decode(errors="replace")
         found = [line for line in text.splitlines() if "runs deployed pipelines" in line]
         return found[0].split()[1] if found else ""
+
+    @property
+    def has_class_archive(self) -> bool:
+        return any((self._data / "class-archives").glob("*.jsa"))
 
     def kill(self) -> None:
         if self.process is not None:
@@ -149,8 +154,10 @@ class Deployments:
 class Cluster:
     """All processes of the run."""
 
-    def __init__(self, folder: Path, workers: int, *, standalone: bool) -> None:
+    def __init__(self, folder: Path, workers: int, *, standalone: bool, spares: bool) -> None:
         self.folder = folder
+        self.spares = spares
+        """Whether workers keep a Spark in reserve and make archives of Java classes."""
         self.brokers = BrokerProcesses(folder / "brokers", 3, settings=SETTINGS)
         self.spark = Standalone(1, cores=2) if standalone else None
         self._count = workers
@@ -170,7 +177,7 @@ class Cluster:
         self.deployments = Deployments(bootstrap)
         self.deployments.start()
         for number in range(self._count):
-            worker = WorkerProcess(number, self.folder, bootstrap)
+            worker = WorkerProcess(number, self.folder, bootstrap, spares=self.spares)
             self.workers.append(worker)
             worker.start()
         for worker in self.workers:

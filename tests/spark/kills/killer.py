@@ -34,7 +34,7 @@ KINDS = (
     "broker frozen",
 )
 RECOVERY_S = 300.0
-LEASE_S = 9.0
+LEASE_S = 18.0
 CALM_S = (1.0, 6.0)
 """How long the cluster is left alone after it has recovered."""
 
@@ -95,7 +95,7 @@ class Killer:
         assert self._cluster.deployments is not None
         owned = self._cluster.deployments.run_by(worker.id)
         if frozen:
-            done.away_s = self._random.uniform(3, 20)
+            done.away_s = self._random.uniform(3, 30)
             if done.away_s > LEASE_S + 1:
                 done.stopped = owned
             self._freeze([worker.pid], done.away_s)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 EVENTS = "events"
-PARTITIONS = 4
+PARTITIONS = 2
 COPIES, SCRIPTED = "copies", "scripted"
 WINDOW_MS = 10_000
 WITNESS_FILE = "_owners.log"
@@ -148,7 +148,7 @@ bootstrap = os.environ["PENSTOCK_BOOTSTRAP"]
     .option("delivery", "exactly_once")
     .option("checkpointLocation", os.environ["PENSTOCK_STORAGE"] + "/_checkpoints/copy")
     .queryName("copy")
-    .trigger(processingTime="2 seconds")
+    .trigger(processingTime="8 seconds")
     .start()
 )
 """

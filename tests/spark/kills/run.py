@@ -81,13 +81,14 @@ class Run:
         names: Sequence[str] = (),
         workers: int = 3,
         standalone: bool = True,
+        spares: bool = True,
         per_second: int = 100,
         say: Callable[[str], None] = print,
     ) -> None:
         self.outcome = Outcome(seed)
         self._random = Random(seed)
         self._say = say
-        self._cluster = Cluster(folder, workers, standalone=standalone)
+        self._cluster = Cluster(folder, workers, standalone=standalone, spares=spares)
         self._names = names
         self._per_second = per_second
         self._began = time.monotonic()
@@ -132,9 +133,20 @@ class Run:
             "all pipelines work", lambda: not deployments.not_working(count), patient(FIRST_S), 0.5
         )
         self._tell(f"{len(chosen)} pipelines run on {count} workers")
+        if self._cluster.spares:
+            self._wait_for_archives()
         # What is measured begins here: the first starts are not restarts.
         for progress in watch.progress.values():
             progress.stops.clear()
+
+    def _wait_for_archives(self) -> None:
+        wait_for(
+            "workers have archives of Java classes",
+            lambda: all(each.has_class_archive for each in self._cluster.workers),
+            patient(FIRST_S),
+            0.5,
+        )
+        self._tell("all workers have archives of Java classes")
 
     def _kill(self, killer: Killer, watch: Watch, minutes: float, kinds: Sequence[str]) -> None:
         until = time.monotonic() + minutes * 60

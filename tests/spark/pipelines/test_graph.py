@@ -13,7 +13,13 @@ import pytest
 
 from penstock import Admin
 from penstock.spark.pipelines.events import RunView
-from penstock.spark.pipelines.graph import QueryGraphReport, query_graph, shortened, topics_of
+from penstock.spark.pipelines.graph import (
+    QueryGraphReport,
+    pattern_of,
+    query_graph,
+    shortened,
+    topics_of,
+)
 from penstock.testing import Broker
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
@@ -38,6 +44,26 @@ def raw_orders():
 @dp.table
 def orders():
     return spark.readStream.table("raw_orders").selectExpr("CAST(value AS STRING) AS body")
+
+
+@dp.table
+def assigned():
+    return (
+        spark.readStream.format("penstock")
+        .option("kafka.bootstrap.servers", spark.conf.get("spark.penstock.bootstrap"))
+        .option("assign", '{"graph-orders": [0]}')
+        .load()
+    )
+
+
+@dp.materialized_view
+def matched():
+    return (
+        spark.read.format("penstock")
+        .option("kafka.bootstrap.servers", spark.conf.get("spark.penstock.bootstrap"))
+        .option("subscribePattern", "graph-ret.*")
+        .load()
+    )
 """
 
 
@@ -45,7 +71,11 @@ def test_the_options_of_a_source_or_sink_name_its_topics() -> None:
     """Several topics are separated by commas; names of options are in any case."""
     assert topics_of({"Subscribe": "a, b"}) == ["a", "b"]
     assert topics_of({"topic": "out"}) == ["out"]
-    assert topics_of({"subscribePattern": "web\\..*"}) == ["web\\..*"]
+    assert topics_of({"assign": '{"b": [0], "a": [1, 2]}'}) == ["a", "b"]
+    assert topics_of({"assign": "not JSON"}) == topics_of({"assign": "5"}) == []
+    assert topics_of({"subscribePattern": "web\\..*"}) == []
+    assert pattern_of({"subscribePattern": "web\\..*"}) == "web\\..*"
+    assert pattern_of({"subscribe": "a"}) == ""
     assert topics_of({"path": "/x"}) == []
     assert len(shortened("x" * 5_000)) == 2_000
 
@@ -134,6 +164,8 @@ def test_the_graph_of_a_pipeline_is_what_spark_planned(
         ("topic:graph-orders", "view:raw_orders"),
         ("topic:graph-returns", "view:raw_orders"),
         ("view:raw_orders", "table:orders"),
+        ("topic:graph-orders", "table:assigned"),
+        ("pattern:graph-ret.*", "table:matched"),
     }
     assert "seconds DOUBLE" in edges["table:page_views", "table:page_counts"]
     assert "value" in edges["topic:shop-page-views", "table:page_views"]

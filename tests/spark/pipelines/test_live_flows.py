@@ -316,6 +316,9 @@ class Report:
         self.asked += 1
         return self._text
 
+    def hashCode(self) -> int:  # noqa: N802 (Java's name)
+        return id(self)
+
 
 class WatchedQuery(Query):
     def __init__(self) -> None:
@@ -331,6 +334,9 @@ class WatchedQuery(Query):
 
     def name(self) -> str:
         return "views"
+
+    def lastProgress(self) -> Report | None:  # noqa: N802 (Spark's name)
+        return self.reports[-1] if self.reports else None
 
     def recentProgress(self) -> list[Report]:  # noqa: N802 (Spark's name)
         return self.reports

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pytest
+
+from penstock.spark.pipelines import query_watch
 from penstock.spark.pipelines.events import RunView, progress_event
-from penstock.spark.pipelines.query_watch import LagAge
+from penstock.spark.pipelines.query_watch import LagAge, Watch
+from penstock.testing.slowness import patient
+from penstock.topic_partition import TopicPartition
 
 PROGRESS = {
     "batchId": 7,
@@ -49,3 +59,101 @@ def test_a_view_has_watermark_state_and_both_rates() -> None:
 def test_a_query_without_state_and_watermark_has_none() -> None:
     event = progress_event("clicks", {"batchId": 0, "numInputRows": 1})
     assert (event["watermark"], event["state_rows"], event["state_bytes"]) == ("", 0, 0)
+
+
+class Query:
+    """A query of Spark that has committed one batch and ended."""
+
+    def runId(self) -> Text:  # noqa: N802 (Spark's name)
+        return Text("run-1")
+
+    def name(self) -> str:
+        return "clicks"
+
+    def isActive(self) -> bool:  # noqa: N802
+        return False
+
+    def lastProgress(self) -> Report:  # noqa: N802
+        return REPORT
+
+    def recentProgress(self) -> list[Report]:  # noqa: N802
+        return [REPORT]
+
+
+class Text(str):
+    def toString(self) -> str:  # noqa: N802
+        return self
+
+
+class Report:
+    def json(self) -> str:
+        return json.dumps(PROGRESS)
+
+    def hashCode(self) -> int:  # noqa: N802
+        return 1
+
+
+REPORT = Report()
+
+
+class Spark:
+    def __init__(self) -> None:
+        self._queries = [Query()]
+
+    def streaming_queries(self) -> list[Any]:
+        """Spark forgets a query that has ended."""
+        found, self._queries = self._queries, []
+        return found
+
+
+class Told:
+    def __init__(self) -> None:
+        self.events: list[Mapping[str, Any]] = []
+
+    def tell(self, kind: str, **fields: object) -> None:
+        self.write({"event": kind, **fields})
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        self.events.append(event)
+
+    def kinds(self) -> list[str]:
+        return [kind for each in self.events if (kind := str(each["event"])) != "position"]
+
+
+class SlowAdmin:
+    """A broker that answers when the test lets it."""
+
+    asked = threading.Event()
+    may_answer = threading.Event()
+
+    def __init__(self, _bootstrap: str) -> None: ...
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, OffsetAt]:
+        self.asked.set()
+        assert self.may_answer.wait(patient(30))
+        return dict.fromkeys(wanted, OffsetAt(20))
+
+
+class OffsetAt(NamedTuple):
+    offset: int
+
+
+def test_the_end_of_a_round_does_not_wait_for_a_broker_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batch is reported at once. The lag follows when the driver ends, at the latest."""
+    monkeypatch.setattr(query_watch, "Admin", SlowAdmin)
+    told = Told()
+    watch = Watch(Spark(), told, lambda: False, "localhost:9092")
+    measuring = threading.Thread(target=watch.end_round)
+    measuring.start()
+    assert SlowAdmin.asked.wait(patient(30))
+    watch.end_round(lag=False)
+    assert told.kinds() == ["progress"]
+    SlowAdmin.may_answer.set()
+    watch.close()
+    measuring.join()
+    assert told.kinds() == ["progress", "lag"]
+    assert told.events[-1]["lag"] == 3

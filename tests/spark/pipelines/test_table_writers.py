@@ -10,7 +10,13 @@ import pytest
 
 from penstock import Producer
 from penstock.spark.pipelines.errors import PipelineError
-from penstock.spark.pipelines.table_writers import Flow, check_log, check_writers, latest_batch
+from penstock.spark.pipelines.table_writers import (
+    Flow,
+    check_log,
+    check_writers,
+    latest_batch,
+    local_names,
+)
 from penstock.testing import Broker
 from penstock.testing.pipelines import PipelineTest, PipelineTestFailed
 from spark.pipelines.test_pipeline import FAST, penstock
@@ -124,3 +130,10 @@ def test_runs_that_would_lose_rows_are_refused(broker: Broker, tmp_path: Path) -
     again = penstock(env, folder, "pipeline", "run", *FAST)
     assert again.returncode == 0, again.stderr
     assert rows(folder) == ["first", "second"]
+
+
+def test_names_in_a_folder_that_does_not_exist_or_is_a_file_are_none(tmp_path: Path) -> None:
+    (tmp_path / "3").write_text("")
+    assert local_names(str(tmp_path)) == ["3"]
+    assert local_names(str(tmp_path / "3")) == []
+    assert local_names(str(tmp_path / "other")) == []

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from penstock.groups.config import ConsumerGroupConfig, ConsumerGroupSettings, GroupConfig
+from penstock.groups.config import (
+    ConsumerGroupConfig,
+    ConsumerGroupSettings,
+    GroupConfig,
+    MigrationPolicy,
+)
 from penstock.groups.consumer.assignors import ASSIGNORS
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.group_configs import (
@@ -14,7 +19,9 @@ from penstock.metadata.group_configs import (
     GROUP_CONFIGS,
     HEARTBEAT_INTERVAL,
     SESSION_TIMEOUT,
+    group_bounds,
 )
+from penstock.shares.state_shard import StateConfig
 from penstock.txns.config import TransactionConfig
 
 _GROUP_FIELDS: Final = {
@@ -42,16 +49,25 @@ def group_config(configs: BrokerConfigs) -> GroupConfig:
 def consumer_group_config(configs: BrokerConfigs) -> ConsumerGroupConfig:
     named = configs.value("group.consumer.assignors")
     assignors = [name for name in named if name in ASSIGNORS] if isinstance(named, tuple) else []
+    bounds = {field: group_bounds(configs, name) for name, field in _GROUP_FIELDS.items()}
+    own = {
+        field: _within(bounds[field], configs.int_value(f"group.{name}"))
+        for name, field in _GROUP_FIELDS.items()
+    }
     return ConsumerGroupConfig(
-        settings=ConsumerGroupSettings(
-            configs.int_value("group.consumer.session.timeout.ms"),
-            configs.int_value("group.consumer.heartbeat.interval.ms"),
-            configs.int_value("group.consumer.assignment.interval.ms"),
-        ),
+        settings=ConsumerGroupSettings(**own),
         group_size_max=configs.int_value("group.consumer.max.size"),
         assignors=tuple(assignors or ASSIGNORS),
         regex_refresh_interval_ms=configs.int_value("group.consumer.regex.refresh.interval.ms"),
+        migration_policy=MigrationPolicy(configs.text_value("group.consumer.migration.policy")),
+        bounds=bounds,
     )
+
+
+def _within(bounds: tuple[int, int], value: int) -> int:
+    """Returns the nearest value that is allowed."""
+    low, high = bounds
+    return min(max(value, low), high)
 
 
 def group_settings(
@@ -62,13 +78,29 @@ def group_settings(
     for name, field in _GROUP_FIELDS.items():
         value = None if name not in overrides else GROUP_CONFIGS[name].parse(overrides[name])
         if isinstance(value, int):
-            settings = replace(settings, **{field: value})
+            allowed = _within(config.bounds.get(field, (value, value)), value)
+            settings = replace(settings, **{field: allowed})
     return settings
 
 
 def serves_consumer_groups(configs: BrokerConfigs) -> bool:
     """Returns whether this broker serves the new protocol of consumer groups."""
-    return configs.value("group.consumer.preview.enable") is True
+    protocols = configs.value("group.coordinator.rebalance.protocols")
+    return isinstance(protocols, tuple) and "consumer" in protocols
+
+
+def share_state_config(configs: BrokerConfigs) -> StateConfig:
+    return StateConfig(
+        snapshot_after=configs.int_value("share.coordinator.snapshot.update.records.per.snapshot"),
+        append_timeout_ms=configs.int_value("share.coordinator.write.timeout.ms"),
+    )
+
+
+def serves_share_groups(configs: BrokerConfigs) -> bool:
+    """Returns whether this broker serves share groups."""
+    return configs.bool_value("group.share.enable") and configs.bool_value(
+        "group.share.preview.enable"
+    )
 
 
 def transaction_config(configs: BrokerConfigs) -> TransactionConfig:

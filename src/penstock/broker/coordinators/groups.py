@@ -15,6 +15,7 @@ every replica that could have been elected instead was still following this lead
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
@@ -26,16 +27,25 @@ from penstock.broker.coordinators.cluster_topics import ClusterTopics
 from penstock.broker.coordinators.coordinator_settings import group_settings
 from penstock.broker.coordinators.led_shards import LedShards
 from penstock.broker.coordinators.shard_shell import ShardShell
+from penstock.broker.coordinators.share_calls import ShareCalls
+from penstock.broker.coordinators.share_settings import ShareGroupSettingsTable
 from penstock.broker.partitions.own_txn_appends import append_in_transaction, append_marker
 from penstock.broker.partitions.partition import HostedPartition, Written
 from penstock.coordination.effects import Append, Now, Token
 from penstock.groups.config import ConsumerGroupConfig, ConsumerGroupSettings, GroupConfig
 from penstock.groups.consumer.regexes import resolve
-from penstock.groups.effects import Effect, ResolveRegexes, TimerKey
+from penstock.groups.effects import (
+    Effect,
+    OwnEffect,
+    RegexOutgrown,
+    ResolveRegexes,
+    ShareStateCall,
+    TimerKey,
+)
 from penstock.groups.formats import offset_record
 from penstock.groups.image import NO_PRODUCER
 from penstock.groups.shard import GroupShard
-from penstock.groups.shard_state import ConsumerContext
+from penstock.groups.shard_state import ConsumerContext, GroupCounters, ShareContext
 from penstock.metadata.image import Changed
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.partition.guards import Verification
@@ -48,10 +58,11 @@ from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages.base import Response
 
 _STORE_PATIENCE_S: Final = 1.0
+_log = logging.getLogger(__name__)
 Step = Callable[[GroupShard, Token, Now], list[Effect]]
 
 
-class GroupShell(ShardShell[Response, TimerKey, ResolveRegexes]):
+class GroupShell(ShardShell[Response, TimerKey, OwnEffect]):
     def __init__(
         self,
         env: Env,
@@ -59,14 +70,22 @@ class GroupShell(ShardShell[Response, TimerKey, ResolveRegexes]):
         config: GroupConfig,
         consumers: ConsumerContext,
         spawn: Callable[..., None],
+        reported: set[tuple[str, int]],
+        shares: ShareContext | None = None,
+        share_calls: ShareCalls | None = None,
     ) -> None:
+        """`reported` are the kinds and versions of records that the log told about already."""
+        self._reported = reported
         self._topics = consumers.topics
+        self._share_calls = share_calls or ShareCalls()
         self._spawn = spawn
+        self._coordinator_epoch = hosted.require_leader().epoch
         self.shard = GroupShard(
             config,
             partial(_new_member_id, env),
             lambda: hosted.settings.max_message_bytes,
             consumers,
+            shares,
         )
         super().__init__(env, hosted, self.shard, config.append_timeout_ms)
 
@@ -76,6 +95,9 @@ class GroupShell(ShardShell[Response, TimerKey, ResolveRegexes]):
 
     def forget_topics(self, names: Collection[str]) -> None:
         self.step(lambda: self.shard.forget_topics(names, self.now()))
+
+    def on_topics_deleted(self, topic_ids: Collection[bytes]) -> None:
+        self.step(lambda: self.shard.on_topics_deleted(topic_ids, self.now()))
 
     def write_marker(self, marker: Marker, tell: Callable[[ErrorCode], None]) -> None:
         """Writes the marker that ends a transaction's offset commits.
@@ -121,6 +143,20 @@ class GroupShell(ShardShell[Response, TimerKey, ResolveRegexes]):
         producer_id = header.producer_id if header.is_transactional else NO_PRODUCER
         for record in records:
             self.shard.replay(record.key, record.value, producer_id)
+        if self.shard.state.image.too_new - self._reported:
+            self._report_too_new()
+
+    def _report_too_new(self) -> None:
+        """Logs which records were skipped: each kind once, not for every record."""
+        for name, version in sorted(self.shard.state.image.too_new - self._reported):
+            self._reported.add((name, version))
+            _log.error(
+                "skipped records of %s: %s has version %d, which is too new for this broker; "
+                "start a newer version of the broker",
+                self.partition_name,
+                name,
+                version,
+            )
 
     def append(self, append: Append) -> Written:
         records, timestamp_ms, producer = append.records, append.timestamp_ms, append.producer
@@ -138,8 +174,35 @@ class GroupShell(ShardShell[Response, TimerKey, ResolveRegexes]):
         )
         return append_in_transaction(self.hosted, batch, Verification(producer.guard), now_ms)
 
-    def carry_out_own(self, effect: ResolveRegexes) -> None:
-        self._spawn(self._resolve(effect))
+    def carry_out_own(self, effect: OwnEffect) -> None:
+        match effect:
+            case ResolveRegexes():
+                self._spawn(self._resolve(effect))
+            case RegexOutgrown(group_id, regex):
+                _log.warning(
+                    "group %s does not get new topics: the regular expression %r takes too long "
+                    "to match with the topics that the cluster has by now, or matches too many of "
+                    "them; it keeps the topics that matched before; use a simpler or narrower "
+                    "expression",
+                    group_id,
+                    regex,
+                )
+            case ShareStateCall():
+                self._spawn(self._call_shares(effect))
+
+    async def _call_shares(self, call: ShareStateCall) -> None:
+        """Calls the share coordinator, and reports what failed."""
+        everything = (*(each.partition for each in call.initialize), *call.delete)
+        failures = dict.fromkeys(everything, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        try:
+            epoch, now = self._coordinator_epoch, self.now()
+            failures = await self._share_calls.make(call, epoch, now.wall_ms)
+        finally:
+            self.step(
+                lambda: self.shard.on_share_state_called(
+                    call.group_id, call.call_id, failures, self.now()
+                )
+            )
 
     async def _resolve(self, effect: ResolveRegexes) -> None:
         """Matches the topics of the cluster on a thread, and reports those that the member may
@@ -147,9 +210,13 @@ class GroupShell(ShardShell[Response, TimerKey, ResolveRegexes]):
         found: dict[str, frozenset[str] | None] = {}
         try:
             names = self._topics.names()
-            matches = await self._env.executor.run(partial(resolve, effect.regexes, names))
+            # Not the threads that sync logs: a slow expression must not delay these.
+            executor = self._env.matching or self._env.executor
             slices = slices_of(self._env)
-            for regex, topics in matches.items():
+            for regex in effect.regexes:
+                # One by one, so that the expressions of other groups are not held up.
+                matches = await executor.run(partial(resolve, (regex,), names))
+                topics = matches[regex]
                 visible: set[str] = set()
                 for name in sorted(topics or ()):
                     if effect.may_describe(name):
@@ -171,16 +238,22 @@ class GroupCoordinator(LedShards[GroupShell]):
         cluster: ClusterView,
         config: GroupConfig,
         spawn: Callable[..., None],
-        consumer_config: ConsumerGroupConfig | None = None,
+        consumer_config: ConsumerGroupConfig,
+        share_groups: ShareGroupSettingsTable,
     ) -> None:
         super().__init__(env, OFFSETS_TOPIC, broker_id, cluster, spawn)
-        self._rebalances_before = 0
-        """Rebalances that were counted by shards of ended leaderships."""
+        self.share_settings_of: Final = share_groups.share_settings_of
+        """Returns the settings of a share group that the leaders of its partitions use."""
+        self._counted_before = GroupCounters()
+        """What shards of ended leaderships counted."""
         self._config = config
-        self._consumer_config = consumer_config or ConsumerGroupConfig()
+        self._consumer_config = consumer_config
         self._consumers = ConsumerContext(
             self._consumer_config, ClusterTopics(cluster), self._settings_of
         )
+        self._reported: set[tuple[str, int]] = set()
+        self._shares = ShareContext(share_groups.config, share_groups.group_settings_of)
+        self.share_calls: Final = ShareCalls()
         self._gone: set[str] = set()
         """Deleted topics whose offsets are about to be removed."""
 
@@ -191,19 +264,31 @@ class GroupCoordinator(LedShards[GroupShell]):
         return group_settings(self._consumer_config, overrides)
 
     def make(self, hosted: HostedPartition) -> GroupShell:
-        return GroupShell(self._env, hosted, self._config, self._consumers, self._spawn)
+        return GroupShell(
+            self._env,
+            hosted,
+            self._config,
+            self._consumers,
+            self._spawn,
+            self._reported,
+            self._shares,
+            self.share_calls,
+        )
 
     def ask(self, group_id: str, step: Step) -> asyncio.Future[Response]:
         return self.require(group_id).ask(step)
 
     @property
-    def rebalances(self) -> int:
-        """Rebalances that this coordinator has completed since the broker started."""
-        held = (shell.shard.state.rebalances for shell in self._shells.values())
-        return self._rebalances_before + sum(held)
+    def counted(self) -> GroupCounters:
+        """What the groups of this coordinator did since the broker started."""
+        total = GroupCounters()
+        total.add(self._counted_before)
+        for shell in self._shells.values():
+            total.add(shell.shard.state.counters)
+        return total
 
     def on_retired(self, shell: GroupShell) -> None:
-        self._rebalances_before += shell.shard.state.rebalances
+        self._counted_before.add(shell.shard.state.counters)
 
     def confirmed(
         self, group_ids: Sequence[str], answer: Callable[[], Steps[Response]]
@@ -249,14 +334,18 @@ class GroupCoordinator(LedShards[GroupShell]):
                 raise KafkaError(ErrorCode.NOT_COORDINATOR)
 
     def on_change(self, changed: Changed) -> None:
-        """Removes the offsets that groups committed for topics that were deleted.
+        """Removes the offsets that groups committed for topics that were deleted, and share states.
 
-        Consumer groups learn that their topics may have changed.
+        Consumer and share groups learn that their topics may have changed.
         """
         if changed.topics:
             created = any(change.before is None for change in changed.topics)
+            deleted = _deleted_ids(changed)
+            names = [change.name for change in changed.topics]
             for shell in self.loaded():
-                shell.shard.on_topics_changed(created=created)
+                shell.shard.on_topics_changed(names, created=created)
+                if deleted:
+                    shell.on_topics_deleted(deleted)
         for change in changed.topics:
             if change.after is not None and change.name in self._gone:
                 # The topic was created again: offsets that are committed from now on stay.
@@ -273,6 +362,16 @@ class GroupCoordinator(LedShards[GroupShell]):
         if gone:
             for shell in self.loaded():
                 shell.forget_topics(gone)
+
+
+def _deleted_ids(changed: Changed) -> list[bytes]:
+    """Returns the ids of topics that are gone, also of those that were created again."""
+    return [
+        each.before.topic_id
+        for each in changed.topics
+        if each.before is not None
+        and (each.after is None or each.after.topic_id != each.before.topic_id)
+    ]
 
 
 async def _confirmation(shell: GroupShell) -> None:

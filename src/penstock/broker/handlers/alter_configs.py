@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.config_requests import alter_each
@@ -28,8 +29,9 @@ def handle(
 
 
 async def _run(request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
+    alter = partial(_alter, dict(context.services.config.kafka))
     outcomes = await alter_each(
-        context, request.resources, _alter, validate_only=request.validate_only
+        context, request.resources, alter, validate_only=request.validate_only
     )
     return AlterConfigsResponse(
         responses=[
@@ -42,13 +44,14 @@ async def _run(request: AlterConfigsRequest, context: RequestContext) -> AlterCo
 
 
 def _alter(
-    image: ClusterImage, resource: AlterConfigsRequest.Resource
+    static: Mapping[str, str], image: ClusterImage, resource: AlterConfigsRequest.Resource
 ) -> Decision[Mapping[str, str]]:
     return alter_configs(
         image,
         resource.resource_type,
         resource.resource_name,
         [(config.name, config.value) for config in resource.configs],
+        static,
     )
 
 

@@ -2,8 +2,8 @@
 
 The client needs DESCRIBE on the group and on every topic that members are assigned: otherwise the
 group has TOPIC_AUTHORIZATION_FAILED and no members. A classic group is GROUP_ID_NOT_FOUND: clients
-then ask with DescribeGroups. Version 1 added the protocol of each member. The API is served only if
-`group.consumer.preview.enable` is true.
+then ask with DescribeGroups. Version 1 added the protocol of each member. The API is served
+unless `group.coordinator.rebalance.protocols` leaves out `consumer`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 shard. The client needs READ on the group and DESCRIBE on every topic that it names. Topics that
 only match its regular expression, and that it may not describe, are left out.
 
-Version 1 added regular expressions, and clients choose their member ids. The API is served only if
-`group.consumer.preview.enable` is true.
+Version 1 added regular expressions, and clients choose their member ids. The API is served
+unless `group.coordinator.rebalance.protocols` leaves out `consumer`.
 """
 
 from __future__ import annotations

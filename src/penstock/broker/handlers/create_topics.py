@@ -29,18 +29,24 @@ from penstock.broker.handlers.admin_requests import (
     error_of,
     repeated,
 )
+from penstock.broker.handlers.config_requests import require_delay_rights
 from penstock.broker.handlers.large_requests import one_by_one
-from penstock.broker.handlers.topic_creation import topic_defaults
+from penstock.broker.handlers.topic_creation import SHARE_STATE_CONFIGS, topic_defaults
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.model import AUDIT_TOPIC, COMPACTED_TOPICS, Topic
+from penstock.metadata.model import AUDIT_TOPIC, COMPACTED_TOPICS, SHARE_STATE_TOPIC, Topic
 from penstock.metadata.topic_ids import ZERO_ID, new_id
 from penstock.metadata.topics import TopicSpec, create_topic
 from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
+_INTERNAL_CONFIGS: Final = {
+    **dict.fromkeys(COMPACTED_TOPICS, (("cleanup.policy", "compact"),)),
+    SHARE_STATE_TOPIC: SHARE_STATE_CONFIGS,
+}
+"""What an operator who creates these topics by hand need not say."""
 _CLUSTER_METADATA = "__cluster_metadata"
 """Kafka's metadata topic; its tools would mistake a topic of that name for it."""
 _HIDDEN: Final = -1
@@ -111,6 +117,11 @@ def _refused(request: CreateTopicsRequest, context: RequestContext) -> dict[str,
         for name in dict.fromkeys(names):
             if not context.may_topic(AclOperation.CREATE, name):
                 refused[name] = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    for topic in request.topics:
+        try:
+            require_delay_rights(context, topic.configs)
+        except KafkaError as error:
+            refused.setdefault(topic.name, error)
     for name in repeated(names):
         refused[name] = KafkaError(
             ErrorCode.INVALID_REQUEST, f"The request names the topic '{name}' more than once."
@@ -128,8 +139,8 @@ def _hide_configs(answer: CreateTopicsResponse.Topic) -> None:
 def _maker(topic: CreateTopicsRequest.Topic, context: RequestContext) -> Make[Topic]:
     services = context.services
     configs = [(config.name, config.value) for config in topic.configs]
-    if topic.name in COMPACTED_TOPICS and all(name != "cleanup.policy" for name, _ in configs):
-        configs.append(("cleanup.policy", "compact"))
+    given = {name for name, _ in configs}
+    configs += [pair for pair in _INTERNAL_CONFIGS.get(topic.name, ()) if pair[0] not in given]
     spec = TopicSpec(
         topic.name,
         topic.num_partitions,

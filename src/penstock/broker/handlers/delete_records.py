@@ -16,24 +16,22 @@ encoding only.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Final
 
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.partitions.log_trimming import trim_log
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.leadership import Leadership
 from penstock.security.acls import AclOperation
-from penstock.storage.errors import StorageError
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
 
 _HIGH_WATERMARK = -1
 _NO_WATERMARK = -1
 _LOOK_AGAIN_S: Final = 0.02
-_log = logging.getLogger(__name__)
 
 
 def handle(
@@ -94,22 +92,15 @@ async def _delete(
     if topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     hosted = services.replicas.require(topic, asked.partition_index)
-    log = hosted.log
-    async with services.replicas.flusher.exclusive(log):
-        # Check only now: while other tasks held the log, its leader, its settings or the ACLs may
-        # have changed.
+    term = hosted.require_leader()
+
+    def choose() -> int:
+        nonlocal term
         context.require_topic(AclOperation.DELETE, topic)
         term = hosted.require_leader()
-        segments_before = len(log.segments)
-        log.delete_before(_checked_offset(hosted, term.high_watermark, asked.offset))
-        has_waste = len(log.segments) < segments_before
-    if has_waste:
-        try:
-            await services.env.executor.run(log.purge)
-        except StorageError as error:
-            # The records are deleted all the same; the next deletion removes the files.
-            _log.warning("%s-%d: %s", topic, asked.partition_index, error)
-    hosted.on_log_start()
+        return _checked_offset(hosted, term.high_watermark, asked.offset)
+
+    await trim_log(services.env.executor, services.replicas, hosted, choose)
     return hosted, term
 
 

@@ -1,9 +1,11 @@
-"""FindCoordinator, versions 0 to 5: returns the coordinator of a group or a transactional id.
+"""FindCoordinator, versions 0 to 6: returns the coordinator of a group or a transactional id.
 
 That is the leader of its partition of `__consumer_offsets` or `__transaction_state`. These topics
 are created at the first request, once there are enough brokers for all their replicas (KIP-115).
 Until then the answer is COORDINATOR_NOT_AVAILABLE and clients ask again. From version 4 on a
-request can contain several keys.
+request can contain several keys. From version 6 on (KIP-932) a key of type 2 is a share partition,
+`group:topic id:partition`: its coordinator leads a partition of `__share_group_state`. Only brokers
+may ask for that.
 """
 
 from __future__ import annotations
@@ -12,8 +14,13 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext, Services
-from penstock.broker.handlers.topic_creation import create_offsets_topic, create_transactions_topic
-from penstock.metadata.model import OFFSETS_TOPIC
+from penstock.broker.coordinators.share_keys import is_share_key
+from penstock.broker.handlers.topic_creation import (
+    create_offsets_topic,
+    create_share_state_topic,
+    create_transactions_topic,
+)
+from penstock.metadata.model import OFFSETS_TOPIC, SHARE_STATE_TOPIC
 from penstock.security.acls import AclOperation
 from penstock.txns.formats import TOPIC
 from penstock.wire.errors import ErrorCode
@@ -28,9 +35,12 @@ class _Kind(NamedTuple):
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
+_SHARE: Final = 2
+_SHARE_SINCE: Final = 6
 _KINDS: Final = {
     _GROUP: _Kind(OFFSETS_TOPIC, create_offsets_topic),
     _TRANSACTION: _Kind(TOPIC, create_transactions_topic),
+    _SHARE: _Kind(SHARE_STATE_TOPIC, create_share_state_topic),
 }
 
 
@@ -55,11 +65,18 @@ def _find(key: str, key_type: int, context: RequestContext) -> FindCoordinatorRe
     if code != ErrorCode.NONE:
         return _none(key, code, code.message)
     kind = _KINDS.get(key_type)
-    if kind is None:
+    if kind is None or (key_type == _SHARE and context.version < _SHARE_SINCE):
         return _none(
             key,
             ErrorCode.INVALID_REQUEST,
-            f"key type {key_type} is unknown: use 0 (group) or 1 (transaction)",
+            f"key type {key_type} is unknown: use 0 (group) or 1 (transaction), or from version "
+            f"{_SHARE_SINCE} on 2 (share partition)",
+        )
+    if key_type == _SHARE and not is_share_key(key):
+        return _none(
+            key,
+            ErrorCode.INVALID_REQUEST,
+            f"'{key}' is no key of a share partition: use group:topic id:partition",
         )
     image = context.services.image
     topic = image.topics.get(kind.topic)

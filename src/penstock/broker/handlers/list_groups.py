@@ -19,7 +19,7 @@ from penstock.wire.messages import ListGroupsRequest, ListGroupsResponse
 def handle(
     request: ListGroupsRequest, context: RequestContext
 ) -> ListGroupsResponse | asyncio.Future[ListGroupsResponse]:
-    count = sum(len(shell.shard.state.groups) for shell in context.services.groups.loaded())
+    count = sum(len(shell.shard.group_ids()) for shell in context.services.groups.loaded())
     return answered(context, _steps(request, context), count)
 
 
@@ -30,7 +30,7 @@ def _steps(request: ListGroupsRequest, context: RequestContext) -> Steps[ListGro
     if groups.is_loading():
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     for shell in groups.loaded():
-        for portion in portions(shell.shard.state.groups):
+        for portion in portions(shell.shard.group_ids()):
             if shell.is_over:
                 # Another broker coordinates the rest: an incomplete list must not look complete.
                 response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

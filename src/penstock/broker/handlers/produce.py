@@ -36,7 +36,7 @@ from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.coordinators.verification import VerificationKey, VerificationResult
 from penstock.broker.error_codes import EXPECTED, code_of
-from penstock.broker.handlers.internal_writes import require_internal_writer, sends_audit
+from penstock.broker.handlers.internal_writes import require_internal_writer, writes_as_broker
 from penstock.broker.partitions.parked_requests import CommitWait, GradualCommitWait
 from penstock.broker.partitions.partition import HostedPartition, NotVerified, Written
 from penstock.broker.partitions.produce_fast_path import has_transactional
@@ -187,7 +187,7 @@ class _Producing:
         context, acks, answer = self._context, self._request.acks, batch.answer
         replicas = context.services.replicas
         try:
-            if context.has_authorizer and not sends_audit(context, batch.topic):
+            if context.has_authorizer and not writes_as_broker(context, batch.topic):
                 self._require_rights(batch)
             if batch.topic in INTERNAL_TOPICS:
                 require_internal_writer(context, batch.topic)

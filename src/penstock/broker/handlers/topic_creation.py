@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.error_codes import EXPECTED, code_of
-from penstock.metadata.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from penstock.metadata.model import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from penstock.metadata.topic_ids import new_id
 from penstock.metadata.topics import TopicDefaults, TopicSpec, create_topic
 from penstock.wire.errors import ErrorCode
 
+SHARE_STATE_CONFIGS: Final = (
+    ("cleanup.policy", "delete"),
+    ("retention.ms", "-1"),
+    ("retention.bytes", "-1"),
+)
+"""Without these, states of share groups would be lost."""
 _log = logging.getLogger(__name__)
 
 
@@ -44,8 +51,13 @@ def create_offsets_topic(services: Services) -> str | None:
     If it were created with fewer, it would keep that number. Returns the reason if there are too
     few brokers, and None otherwise.
     """
-    more = ("compression.type", "producer")
-    return _create_compacted(services, OFFSETS_TOPIC, "offsets.topic", more)
+    return _create_internal(
+        services,
+        OFFSETS_TOPIC,
+        "offsets.topic",
+        ("cleanup.policy", "compact"),
+        ("compression.type", "producer"),
+    )
 
 
 def create_transactions_topic(services: Services) -> str | None:
@@ -59,10 +71,32 @@ def create_transactions_topic(services: Services) -> str | None:
     configs = services.configs()
     insync = configs.int_value("transaction.state.log.min.isr")
     replicas = configs.int_value("transaction.state.log.replication.factor")
-    return _create_compacted(
+    return _create_internal(
         services,
         TRANSACTIONS_TOPIC,
         "transaction.state.log",
+        ("cleanup.policy", "compact"),
+        ("compression.type", "uncompressed"),
+        ("min.insync.replicas", str(max(1, min(insync, replicas - 1)))),
+        ("unclean.leader.election.enable", "false"),
+    )
+
+
+def create_share_state_topic(services: Services) -> str | None:
+    """Starts the creation of the share coordinators' topic, when a share group needs it.
+
+    It is created with `share.coordinator.state.topic.replication.factor` replicas or not at all,
+    and `min.insync.replicas` is chosen as for transactions. Its records are kept until the share
+    coordinator deletes them: compaction would remove deltas, and an age means nothing for a state.
+    """
+    configs = services.configs()
+    insync = configs.int_value("share.coordinator.state.topic.min.isr")
+    replicas = configs.int_value("share.coordinator.state.topic.replication.factor")
+    return _create_internal(
+        services,
+        SHARE_STATE_TOPIC,
+        "share.coordinator.state.topic",
+        *SHARE_STATE_CONFIGS,
         ("compression.type", "uncompressed"),
         ("min.insync.replicas", str(max(1, min(insync, replicas - 1)))),
         ("unclean.leader.election.enable", "false"),
@@ -87,7 +121,7 @@ def _lacks_brokers(services: Services, name: str, prefix: str) -> str | None:
     return reason
 
 
-def _create_compacted(
+def _create_internal(
     services: Services, name: str, prefix: str, *more: tuple[str, str]
 ) -> str | None:
     if name in services.creating:
@@ -102,7 +136,6 @@ def _create_compacted(
         configs.int_value(f"{prefix}.num.partitions"),
         configs.int_value(f"{prefix}.replication.factor"),
         configs=(
-            ("cleanup.policy", "compact"),
             ("segment.bytes", str(configs.int_value(f"{prefix}.segment.bytes"))),
             *more,
         ),

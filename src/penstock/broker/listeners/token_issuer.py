@@ -78,8 +78,9 @@ def keys_url(settings: Mapping[str, str]) -> str:
         )
     if parts.scheme == "http" and not is_loopback(host):
         raise ConfigError(
-            f"{key} is an http: address of another machine. Who can change the answer could sign "
-            "tokens for every user: use an https: address, or save the key set and use a file: path"
+            f"{key} is an http: address of another machine. Anyone who can change its answer could "
+            "sign tokens for every user: use an https: address, or save the key set and use a "
+            "file: path"
         )
     return url
 

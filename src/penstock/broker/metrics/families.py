@@ -19,6 +19,7 @@ from penstock.broker.audit.trail import AuditTrail
 from penstock.broker.broker import Broker
 from penstock.broker.context import Services
 from penstock.broker.counters import BrokerCounters, Histogram
+from penstock.broker.delay.topic_figures import delayed_topics
 from penstock.broker.metrics import exposition
 from penstock.broker.metrics.exposition import CONTENT_TYPE, Sample, render
 from penstock.broker.metrics.gather import CoordinatorTotals, Gathered
@@ -26,6 +27,7 @@ from penstock.broker.metrics.names import BY_NAME, OTHER
 from penstock.broker.metrics.top_topics import TopTopics
 from penstock.groups.consumer.group import ConsumerState
 from penstock.groups.group import State as GroupState
+from penstock.groups.share.group import ShareGroupState
 from penstock.records.kernels import COMPILED
 from penstock.security.delegation_tokens import TOKENS_MAX
 from penstock.txns.transaction import State as TransactionState
@@ -70,7 +72,10 @@ def families(
     yield from _storage(services, counters, gathered)
     yield from _replication(broker, services, gathered)
     yield from _groups(gathered.coordinators)
+    yield from _shares(services, gathered)
+    yield from _delays(services)
     yield from _transactions(gathered)
+    yield from _share_states(gathered.coordinators)
     yield from _audit(broker.audit)
     yield histogram("penstock_event_loop_delay_seconds", [((), counters.loop_delays)])
     yield _single("penstock_scrape_duration_seconds", scraping.previous_s)
@@ -262,7 +267,104 @@ def _groups(totals: CoordinatorTotals) -> Iterator[Metric]:
     )
     yield family("penstock_groups", [((state,), totals.groups[state]) for state in _GROUP_STATES])
     yield _single("penstock_group_members", totals.members)
-    yield _single("penstock_group_rebalances_total", totals.rebalances)
+    yield _single("penstock_group_rebalances_total", totals.counted.rebalances)
+    yield from _consumer_groups(totals)
+    states = [state.value for state in ShareGroupState]
+    yield family("penstock_share_groups", [((each,), totals.share_groups[each]) for each in states])
+    yield _single("penstock_share_group_members", totals.share_members)
+
+
+def _consumer_groups(totals: CoordinatorTotals) -> Iterator[Metric]:
+    counted = totals.counted
+    yield family(
+        "penstock_consumer_groups",
+        [((state.value,), totals.consumer_groups[state.value]) for state in ConsumerState],
+    )
+    yield family(
+        "penstock_consumer_group_members",
+        [((each,), totals.consumer_members[each]) for each in ("classic", "consumer")],
+    )
+    yield _single("penstock_consumer_group_rebalances_total", counted.consumer_rebalances)
+    yield family(
+        "penstock_group_conversions_total",
+        [(("upgrade",), counted.upgrades), (("downgrade",), counted.downgrades)],
+    )
+    yield _single("penstock_consumer_group_regexes_outgrown_total", counted.regexes_outgrown)
+
+
+def _shares(services: Services, gathered: Gathered) -> Iterator[Metric]:
+    groups, now_ms = gathered.shares, services.wall_ms()
+    yield family(
+        "penstock_share_group_backlog_records",
+        [((each.group_id,), each.backlog) for each in groups],
+    )
+    yield family(
+        "penstock_share_group_in_flight_records",
+        [((each.group_id,), each.in_flight) for each in groups],
+    )
+    yield family(
+        "penstock_share_group_dead_letters_waiting",
+        [((each.group_id,), each.letters) for each in groups],
+    )
+    yield family(
+        "penstock_share_group_oldest_record_age_seconds",
+        [
+            ((each.group_id,), max(0, now_ms - each.oldest_ms) / 1000)
+            for each in groups
+            if each.oldest_ms >= 0
+        ],
+    )
+    yield family(
+        "penstock_share_group_delayed_records",
+        [((each.group_id,), each.delayed) for each in groups],
+    )
+    yield family(
+        "penstock_share_group_full_windows",
+        [((each.group_id,), each.full_windows) for each in groups],
+    )
+    yield family(
+        "penstock_share_group_scheduled_records",
+        [((each.group_id,), each.scheduled) for each in groups],
+    )
+    shares, counters = services.shares, services.shares.counters
+    yield _single("penstock_share_sessions", len(shares.sessions))
+    yield _single("penstock_share_sessions_refused_total", shares.sessions.refused)
+    yield _single("penstock_share_fetches_waiting", shares.parked)
+    yield _single("penstock_share_delivered_records_total", counters.delivered)
+    yield _single("penstock_share_redelivered_records_total", counters.redelivered)
+    yield _single("penstock_share_acknowledgements_failed_total", counters.acknowledgements_failed)
+    yield _single("penstock_share_schedule_entries", sum(led.schedules.entries for led in shares))
+    yield _single("penstock_share_promoted_records_total", shares.far.promoted)
+    yield _single("penstock_share_schedule_failures_total", shares.far.failed)
+    yield _single("penstock_share_scanned_records_total", shares.scans.scanned)
+    yield _single("penstock_share_scans_failed_total", shares.scans.failed)
+    yield _single("penstock_share_dedup_ids_forgotten_total", shares.scans.ids_forgotten)
+    yield family(
+        "penstock_share_state_failures_total",
+        [(("load",), counters.loads_failed), (("write",), counters.writes_failed)],
+    )
+    letters = counters.letters
+    yield _single("penstock_share_dead_letters_total", letters.written)
+    yield _single("penstock_share_dead_letters_without_copy_total", letters.without_copy)
+    yield _single("penstock_share_dead_letters_missing_total", letters.missing)
+    yield _single("penstock_share_dead_letter_failures_total", letters.failures)
+    yield _single("penstock_queue_refused_batches_total", counters.lengths.refused)
+    yield _single("penstock_queue_dropped_records_total", counters.lengths.dropped)
+
+
+def _delays(services: Services) -> Iterator[Metric]:
+    topics = delayed_topics(services.delays)
+    yield family(
+        "penstock_delay_scheduled_records", [((each.topic,), each.scheduled) for each in topics]
+    )
+    yield family(
+        "penstock_delay_overdue_seconds", [((each.topic,), each.overdue_s) for each in topics]
+    )
+    counters = services.delays.counters
+    yield _single("penstock_delay_copied_records_total", counters.copied)
+    yield _single("penstock_delay_missing_records_total", counters.missing)
+    yield _single("penstock_delay_failures_total", counters.failures)
+    yield _single("penstock_delay_scanned_records_total", counters.scanned)
 
 
 def _audit(audit: AuditTrail) -> Iterator[Metric]:
@@ -271,6 +373,17 @@ def _audit(audit: AuditTrail) -> Iterator[Metric]:
     yield _single("penstock_audit_dropped_events_total", dropped)
     waiting = sum(outlet.waiting for outlet in audit.outlets)
     yield _single("penstock_audit_waiting_events", waiting)
+
+
+def _share_states(totals: CoordinatorTotals) -> Iterator[Metric]:
+    counters = totals.share_counters
+    yield _single("penstock_share_states", totals.share_states)
+    yield _single("penstock_share_state_changes_total", counters.changes)
+    yield _single("penstock_share_state_batches_total", counters.batches)
+    yield _single("penstock_share_state_snapshots_total", counters.snapshots)
+    refused = [((code.name,), count) for code, count in sorted(counters.refused.items())]
+    yield family("penstock_share_state_refused_total", refused)
+    yield _single("penstock_share_state_unknown_writes_total", totals.unknown_share_writes)
 
 
 def _transactions(gathered: Gathered) -> Iterator[Metric]:

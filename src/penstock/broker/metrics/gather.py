@@ -14,9 +14,14 @@ from typing import Final
 from penstock.broker.context import Services
 from penstock.broker.cooperative_yield import Slices
 from penstock.broker.metrics.group_lag import GroupLag, Lag
+from penstock.broker.metrics.names import OTHER
 from penstock.broker.metrics.top_topics import TopTopics, Traffic
 from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.shares.occupancy import GroupOccupancy, OccupancyTable
+from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.shard_state import GroupCounters
 from penstock.metadata.model import Partition
+from penstock.shares.state_shard import StateCounters
 from penstock.txns.transaction import State as TransactionState
 
 _IN_TURN: Final = 50
@@ -54,9 +59,16 @@ class ClusterTotals:
 @dataclass(slots=True)
 class CoordinatorTotals:
     groups: Counter[str] = field(default_factory=Counter)
+    share_groups: Counter[str] = field(default_factory=Counter)
+    share_members: int = 0
+    consumer_groups: Counter[str] = field(default_factory=Counter)
+    consumer_members: Counter[str] = field(default_factory=Counter)
     members: int = 0
-    rebalances: int = 0
+    counted: GroupCounters = field(default_factory=GroupCounters)
     transactions: Counter[TransactionState] = field(default_factory=Counter)
+    share_states: int = 0
+    share_counters: StateCounters = field(default_factory=StateCounters)
+    unknown_share_writes: int = 0
     lags: dict[tuple[str, str], Lag] = field(default_factory=dict)
 
 
@@ -65,6 +77,7 @@ class Gathered:
     partitions: PartitionTotals
     cluster: ClusterTotals
     coordinators: CoordinatorTotals
+    shares: list[GroupOccupancy] = field(default_factory=list)
 
 
 class Gatherer:
@@ -80,7 +93,16 @@ class Gatherer:
     async def gather(self, slices: Slices) -> Gathered:
         partitions = await self._partitions(slices)
         cluster = await self._cluster(slices)
-        return Gathered(partitions, cluster, await self._coordinators(slices))
+        coordinators = await self._coordinators(slices)
+        return Gathered(partitions, cluster, coordinators, await self._shares(slices))
+
+    async def _shares(self, slices: Slices) -> list[GroupOccupancy]:
+        """Returns the share groups with the largest backlogs; the others are summed up."""
+        table = OccupancyTable()
+        for led in self._services.shares:
+            table.add(led)
+            await slices.give()
+        return table.largest(self._services.config.metrics_groups_max, OTHER)
 
     def close(self) -> None:
         self._lag.close()
@@ -144,14 +166,26 @@ class Gatherer:
         services, totals = self._services, CoordinatorTotals()
         for groups in services.groups.loaded():
             for group in groups.shard.state.groups.values():
-                totals.groups[group.state.value] += 1
-                totals.members += len(group.members)
+                state, members = group.state.value, len(group.members)
+                totals.groups[state] += 1
+                totals.members += members
+                if isinstance(group, ConsumerGroup):
+                    totals.consumer_groups[state] += 1
+                    totals.consumer_members["classic"] += group.classic_members
+                    totals.consumer_members["consumer"] += members - group.classic_members
+            for share_group in groups.shard.state.share_groups.values():
+                totals.share_groups[share_group.state.value] += 1
+                totals.share_members += len(share_group.members)
             await slices.give()
-        totals.rebalances = services.groups.rebalances
+        totals.counted = services.groups.counted
         for transactions in services.transactions.loaded():
             held = transactions.shard.state.image.transactions
             totals.transactions.update(each.state for each in held.values())
             await slices.give()
+        for shares in services.share_coordinator.loaded():
+            totals.share_states += shares.shard.states.live_count
+        totals.share_counters = services.share_coordinator.counters
+        totals.unknown_share_writes = services.share_state.unknown_writes
         totals.lags = await self._lag.measure(slices)
         return totals
 

@@ -255,6 +255,168 @@ METRICS: Final = (
     _gauge("penstock_groups", "Groups coordinated here.", "state"),
     _gauge("penstock_group_members", "Members of groups coordinated here."),
     _counter("penstock_group_rebalances_total", "Rebalances completed here."),
+    _gauge(
+        "penstock_consumer_groups",
+        "Consumer groups of the new protocol coordinated here. penstock_groups counts them too.",
+        "state",
+    ),
+    _gauge(
+        "penstock_consumer_group_members",
+        "Members of these groups, by the protocol that they speak: consumer or classic.",
+        "protocol",
+    ),
+    _counter(
+        "penstock_consumer_group_rebalances_total",
+        "Assignments computed for these groups. penstock_group_rebalances_total counts them too.",
+    ),
+    _counter(
+        "penstock_group_conversions_total",
+        "Groups with members that changed from the classic to the new protocol (upgrade) or back "
+        "(downgrade).",
+        "direction",
+    ),
+    _counter(
+        "penstock_consumer_group_regexes_outgrown_total",
+        "Times that a regular expression of a consumer group took too long to match, or "
+        "matched too many topics. Its members keep the topics of the last time. If it is new, they "
+        "are refused.",
+    ),
+    # Share groups
+    _gauge(
+        "penstock_share_group_backlog_records",
+        "Records of partitions led here that a share group with a session here has not finished.",
+        "group",
+    ),
+    _gauge(
+        "penstock_share_group_in_flight_records",
+        "Records that members of a share group have acquired from partitions led here.",
+        "group",
+    ),
+    _gauge(
+        "penstock_share_group_dead_letters_waiting",
+        "Records of a share group in partitions led here whose dead letters are not written yet.",
+        "group",
+    ),
+    _gauge(
+        "penstock_share_group_oldest_record_age_seconds",
+        "Age of the oldest record that a share group has not finished, in partitions led here.",
+        "group",
+    ),
+    _gauge(
+        "penstock_share_group_delayed_records",
+        "Records in the windows of a share group that are not due yet, or wait for their back-off.",
+        "group",
+    ),
+    _gauge(
+        "penstock_share_group_full_windows",
+        "Windows of a share group that are full of records that are not due yet: later records of "
+        "their partitions are not delivered.",
+        "group",
+    ),
+    _gauge(
+        "penstock_share_group_scheduled_records",
+        "Records with far due times that a share group has still to get, in partitions led here.",
+        "group",
+    ),
+    _gauge(
+        "penstock_share_schedule_entries",
+        "Records in the indexes of far due times on this broker. Each takes 16 bytes on disk.",
+    ),
+    _counter(
+        "penstock_share_promoted_records_total",
+        "Records with far due times that became due, counted for each share group.",
+    ),
+    _counter(
+        "penstock_share_schedule_failures_total",
+        "Attempts to read or write an index of far due times that failed. They are repeated, and "
+        "the records are delayed.",
+    ),
+    _gauge("penstock_share_sessions", "Share sessions on this broker."),
+    _counter(
+        "penstock_share_sessions_refused_total",
+        "Share sessions refused because of group.share.max.share.sessions.",
+    ),
+    _gauge("penstock_share_fetches_waiting", "Share fetches that wait for records."),
+    _counter(
+        "penstock_share_delivered_records_total",
+        "Deliveries of records to members of share groups.",
+    ),
+    _counter(
+        "penstock_share_redelivered_records_total",
+        "Deliveries to members of share groups that were not the first of their record.",
+    ),
+    _counter(
+        "penstock_share_acknowledgements_failed_total",
+        "Requests of members to acknowledge records of a partition that failed.",
+    ),
+    _counter(
+        "penstock_share_scanned_records_total",
+        "Records that were read for their due times, or to find duplicates.",
+    ),
+    _counter(
+        "penstock_share_scans_failed_total",
+        "Reads of records for their due times, or to find duplicates, that failed.",
+    ),
+    _counter(
+        "penstock_share_dedup_ids_forgotten_total",
+        "Ids that were forgotten within penstock.dedup.window.ms because there were too many: "
+        "their duplicates are delivered.",
+    ),
+    _counter(
+        "penstock_share_state_failures_total",
+        "Calls of the share coordinator that failed.",
+        "operation",
+    ),
+    _counter("penstock_share_dead_letters_total", "Dead letters of share groups written."),
+    _counter(
+        "penstock_share_dead_letters_without_copy_total",
+        "Dead letters of share groups without the record, because the copy was too large.",
+    ),
+    _counter(
+        "penstock_share_dead_letters_missing_total",
+        "Records that were gone from the log before their dead letter was written.",
+    ),
+    _counter(
+        "penstock_share_dead_letter_failures_total",
+        "Attempts to write dead letters of share groups that failed and are repeated.",
+    ),
+    _counter(
+        "penstock_queue_refused_batches_total",
+        "Batches of producers refused because of penstock.queue.length.max.",
+    ),
+    _counter(
+        "penstock_queue_dropped_records_total",
+        "Records that share groups gave up because of penstock.queue.length.max.",
+    ),
+    _gauge(
+        "penstock_delay_scheduled_records",
+        "Records of a delay topic that are not copied yet, in partitions led here.",
+        "topic",
+    ),
+    _gauge(
+        "penstock_delay_overdue_seconds",
+        "How long the next record of a delay topic has been due without being copied, or how long "
+        "copying has failed, in the partition led here that is furthest behind.",
+        "topic",
+    ),
+    _counter(
+        "penstock_delay_copied_records_total",
+        "Records of delay topics copied to their targets.",
+    ),
+    _counter(
+        "penstock_delay_missing_records_total",
+        "Records of delay topics that were gone from the log before they were copied.",
+    ),
+    _counter(
+        "penstock_delay_failures_total",
+        "Attempts to copy records of delay topics that failed and are repeated.",
+    ),
+    _counter(
+        "penstock_delay_scanned_records_total",
+        "Records of delay topics that were read for their due times, some more than once.",
+    ),
+    _gauge("penstock_share_groups", "Share groups coordinated here.", "state"),
+    _gauge("penstock_share_group_members", "Members of share groups coordinated here."),
     # Transactions
     _gauge("penstock_transactions", "Transactional ids coordinated here.", "state"),
     _gauge("penstock_open_transactions", "Transactions open on partitions led here."),
@@ -266,6 +428,34 @@ METRICS: Final = (
         "penstock_hanging_transactions",
         "Transactions open on partitions led here for longer than any transaction may last: no "
         "coordinator will end them, and readers of committed data wait.",
+    ),
+    # Share groups
+    _gauge(
+        "penstock_share_states",
+        "Share partitions whose state is coordinated here.",
+    ),
+    _counter(
+        "penstock_share_state_changes_total",
+        "Changes of share partitions' states that were stored here.",
+    ),
+    _counter(
+        "penstock_share_state_batches_total",
+        "Appends of the share coordinators here: one has the changes of a turn.",
+    ),
+    _counter(
+        "penstock_share_state_snapshots_total",
+        "Snapshots that the share coordinators here stored so that their log can be trimmed.",
+    ),
+    _counter(
+        "penstock_share_state_refused_total",
+        "Requests for the state of a share partition that the coordinators here refused, or "
+        "could not store.",
+        "error",
+    ),
+    _counter(
+        "penstock_share_state_unknown_writes_total",
+        "Writes of this broker to a share coordinator whose outcome is unknown: the leader "
+        "reads the state again.",
     ),
     # Audit
     _counter("penstock_audit_events_total", "Audit events, those that were combined included."),

@@ -83,6 +83,7 @@ class HostedPartition:
         "_rules",
         "_settings",
         "_stamps_time",
+        "append_guard",
         "appended_bytes",
         "fetched_bytes",
         "index",
@@ -114,6 +115,8 @@ class HostedPartition:
             min_insync_replicas=settings.min_insync_replicas,
             follower_rules=partial(follower_rules, settings),
         )
+        self.append_guard: Callable[[], None] | None = None
+        """Called before a batch of a client is appended. It may raise `BatchRefused`."""
         self.appended_bytes = 0
         """Bytes that this broker appended as leader since it started."""
         self.fetched_bytes = 0
@@ -297,6 +300,8 @@ class HostedPartition:
             append_time_ms = fields[_MAX_TIMESTAMP]
         decision = machine.append(fields, now_ms, verification)
         if isinstance(decision, Append):
+            if self.append_guard is not None:
+                self.append_guard()
             return self._write(batch, fields, decision.leader_epoch, now_ms, append_time_ms)
         if isinstance(decision, Duplicate):
             stamped = decision.timestamp if self._stamps_time else -1

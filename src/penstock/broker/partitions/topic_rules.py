@@ -15,6 +15,7 @@ from penstock.storage.config import LogConfig
 _USUAL_LEVELS: Final = {"gzip": -1, "lz4": 9, "zstd": 3}
 """Kafka's default levels. They are passed on as None, the codec's own default. For lz4 that is the
 fast compressor, as in Kafka, which uses the high compressor only for levels other than 9."""
+_FOREVER_MS: Final = 1 << 62
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 
 
@@ -43,7 +44,17 @@ def append_rules(settings: TopicSettings) -> AppendRules:
         compacted=settings.compact,
         codec=_CODECS.get(settings.compression_type),
         level=compression_level(settings),
+        due_after_max_ms=due_after_max_ms(settings),
     )
+
+
+def due_after_max_ms(settings: TopicSettings) -> int | None:
+    """How far ahead a record may be due: as long as retention keeps it. None: records of the topic
+    have no due times."""
+    if not settings.penstock_timed_records and not settings.penstock_delay_target:
+        return None
+    limited = settings.delete and settings.retention_ms >= 0
+    return settings.retention_ms if limited else _FOREVER_MS
 
 
 def follower_rules(settings: TopicSettings, backoff_ms: int) -> FollowerRules:

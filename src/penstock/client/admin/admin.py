@@ -171,13 +171,13 @@ class Admin:
     # -- configs and the cluster ----------------------------------------------------------------
 
     async def describe_configs(
-        self, *, topic: str | None = None, broker: int | None = None
+        self, *, topic: str | None = None, broker: int | None = None, group: str | None = None
     ) -> dict[str, ConfigEntry]:
-        """Returns every config of one topic or one broker by name, including defaults.
+        """Returns every config of one topic, broker or group by name, including defaults.
 
         Raises `OptionError` unless exactly one of them is given.
         """
-        kind, name = resource_of(topic, broker)
+        kind, name = resource_of(topic, broker, group)
         found = await self._do(
             "describe_configs", operations.describe_configs(self._open, kind, name)
         )
@@ -188,14 +188,14 @@ class Admin:
         *,
         topic: str | None = None,
         broker: int | None = None,
+        group: str | None = None,
         set_values: Mapping[str, str] | None = None,
         delete: Sequence[str] = (),
     ) -> None:
-        """Sets some configs of one topic or one broker, and resets those in `delete` to their
-        defaults.
+        """Sets some configs of one topic, broker or group, and resets those in `delete`.
 
-        All other configs keep their values. Raises `OptionError` unless exactly one of `topic` and
-        `broker` is given, and `BrokerError` for a config that does not exist.
+        All other configs keep their values. Raises `OptionError` unless exactly one of `topic`,
+        `broker` and `group` is given, and `BrokerError` for a config that does not exist.
 
         Example:
             await admin.alter_configs(topic="orders", set_values={"retention.ms": "86400000"})
@@ -203,7 +203,7 @@ class Admin:
             print(configs["retention.ms"].value)
             #> 86400000
         """
-        kind, name = resource_of(topic, broker)
+        kind, name = resource_of(topic, broker, group)
         work = operations.alter_configs(
             self._open, kind, name, set_values=set_values, delete=delete
         )

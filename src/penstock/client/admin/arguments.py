@@ -27,12 +27,21 @@ def raise_outcome(outcome: BrokerError | None) -> None:
         raise outcome
 
 
-def resource_of(topic: str | None, broker: int | None) -> tuple[ResourceType, str]:
-    if topic is not None and broker is None:
-        return ResourceType.TOPIC, topic
-    if broker is not None and topic is None:
-        return ResourceType.BROKER, str(broker)
-    raise OptionError("give either topic=NAME or broker=ID")
+def resource_of(
+    topic: str | None, broker: int | None, group: str | None
+) -> tuple[ResourceType, str]:
+    given = [
+        (kind, str(name))
+        for kind, name in (
+            (ResourceType.TOPIC, topic),
+            (ResourceType.BROKER, broker),
+            (ResourceType.GROUP, group),
+        )
+        if name is not None
+    ]
+    if len(given) != 1:
+        raise OptionError("give one of topic=NAME, broker=ID and group=ID")
+    return given[0]
 
 
 def time_ms(when: When) -> int:

@@ -42,6 +42,7 @@ BROKER_DEFAULT: Final = -1
 class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,27 +155,29 @@ class Admin:
     # -- configs and the cluster ----------------------------------------------------------------
 
     def describe_configs(
-        self, *, topic: str | None = None, broker: int | None = None
+        self, *, topic: str | None = None, broker: int | None = None, group: str | None = None
     ) -> dict[str, ConfigEntry]:
-        """Returns every config of one topic or one broker by name, including defaults.
+        """Returns every config of one topic, broker or group by name, including defaults.
 
         Raises `OptionError` unless exactly one of them is given.
         """
-        return self._life.call(self._async.describe_configs(topic=topic, broker=broker))
+        return self._life.call(
+            self._async.describe_configs(topic=topic, broker=broker, group=group)
+        )
 
     def alter_configs(
         self,
         *,
         topic: str | None = None,
         broker: int | None = None,
+        group: str | None = None,
         set_values: Mapping[str, str] | None = None,
         delete: Sequence[str] = (),
     ) -> None:
-        """Sets some configs of one topic or one broker, and resets those in `delete` to their
-        defaults.
+        """Sets some configs of one topic, broker or group, and resets those in `delete`.
 
-        All other configs keep their values. Raises `OptionError` unless exactly one of `topic` and
-        `broker` is given, and `BrokerError` for a config that does not exist.
+        All other configs keep their values. Raises `OptionError` unless exactly one of `topic`,
+        `broker` and `group` is given, and `BrokerError` for a config that does not exist.
 
         Example:
             admin.alter_configs(topic="orders", set_values={"retention.ms": "86400000"})
@@ -185,7 +187,7 @@ class Admin:
         """
         self._life.call(
             self._async.alter_configs(
-                topic=topic, broker=broker, set_values=set_values, delete=delete
+                topic=topic, broker=broker, group=group, set_values=set_values, delete=delete
             )
         )
 

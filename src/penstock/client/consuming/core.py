@@ -44,6 +44,7 @@ from penstock.client.membership.settings import MembershipOptions
 from penstock.client.membership.steps import NOBODY, Identity
 from penstock.client.metrics import ConsumerMeter, ConsumerMetrics
 from penstock.client.model import OffsetAndMetadata
+from penstock.client.option_values import CONSUMER
 from penstock.client.options import PARTITION_FETCH_BYTES, ConsumerOptions
 from penstock.topic_partition import TopicPartition
 
@@ -53,6 +54,7 @@ _LOOKUP_S: Final = 5.0
 """How long one round of position lookups waits for the group coordinator."""
 _NOT_STARTED: Final = "the consumer has not been started: use `async with`, or start()"
 CLOSE_S: Final = 30.0
+_NOTHING: Final[tuple[frozenset[str], str | None]] = frozenset(), None
 
 _log: Final = logging.getLogger("penstock.client")
 
@@ -89,8 +91,8 @@ class ConsumerCore:
         self._auto_commit: AutoCommit | None = None
         self.topics = TopicTracker(self.subscription, options, lambda: self.cluster, self.news.set)
         self._seen_topics: set[str] = set()
-        self._wanted_topics: frozenset[str] = frozenset()
-        """The topics that the group member was last given."""
+        self._wanted: tuple[frozenset[str], str | None] = _NOTHING
+        """The topics and the regular expression that the group member was last given."""
         self._to_announce: list[TopicPartition] = []
         self._yielded_at = 0.0
         self._woken = False
@@ -190,14 +192,17 @@ class ConsumerCore:
             raise ClientError(
                 "subscribe needs either topics or a pattern: give exactly one of them"
             )
-        if isinstance(pattern, str):
+        regex = None
+        if isinstance(pattern, str) and self.options.group_protocol == CONSUMER:
+            pattern, regex = None, pattern
+        elif isinstance(pattern, str):
             pattern = re.compile(pattern)
         if listener is not None:
             self.listeners.set_users(listener)
         if pattern is not None and self._cluster is not None:
             names = await self.topics.matching(pattern)
         self.reading.drop_run()
-        self.subscription.follow(names, pattern)
+        self.subscription.follow(names, pattern, regex)
         self.topics.changed = True
         self.refresh_soon()
 
@@ -207,7 +212,7 @@ class ConsumerCore:
             member, self._member, self._read_as = self._member, None, None
             await member.unsubscribe()
             await member.close()
-            self._wanted_topics = frozenset()
+            self._wanted = _NOTHING
         if self._auto_commit is not None:
             await self._commit_last(self.options.default_api_timeout_ms / 1000)
             self._auto_commit = None
@@ -289,10 +294,11 @@ class ConsumerCore:
         if not self.subscription.follows_topics:
             return
         if self.options.group_id is not None:
-            topics = self.subscription.topics
-            if topics != self._wanted_topics:
-                self._wanted_topics = topics
-                self._join(cluster).subscribe(topics, self.listeners.as_listener())
+            wanted = self.subscription.topics, self.subscription.regex
+            if wanted != self._wanted:
+                self._wanted = wanted
+                listener = self.listeners.as_listener()
+                self._join(cluster).subscribe(wanted[0], listener, regex=wanted[1])
             return
         states = self.subscription.states
         gone = [
@@ -396,7 +402,9 @@ class ConsumerCore:
             raise ClientError("committing offsets needs a consumer group: give group_id")
         if self._member is None:
             return self.options.group_id, NOBODY
-        return self.options.group_id, self._read_as or self._member.identity
+        if self._read_as is None:
+            return self.options.group_id, self._member.identity
+        return self.options.group_id, self._member.renewed(self._read_as)
 
     def note_handed_out(self) -> None:
         self._read_as = None if self._member is None else self._member.identity

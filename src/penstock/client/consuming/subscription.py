@@ -161,6 +161,8 @@ class Subscription:
     def __init__(self, *, check_crcs: bool = True, committed_only: bool = False) -> None:
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
+        self.regex: str | None = None
+        """A regular expression that the broker resolves."""
         self.is_manual = False
         self.states: dict[TopicPartition, PartitionState] = {}
         self._check_crcs = check_crcs
@@ -171,10 +173,16 @@ class Subscription:
 
     @property
     def follows_topics(self) -> bool:
-        return bool(self.topics) or self.pattern is not None
+        return bool(self.topics) or self.pattern is not None or self.regex is not None
 
-    def follow(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
-        """Subscribes to topics. With a pattern, `topics` are those that match it at the moment."""
+    def follow(
+        self,
+        topics: Iterable[str],
+        pattern: re.Pattern[str] | None = None,
+        regex: str | None = None,
+    ) -> None:
+        """Subscribes to topics. With a pattern, `topics` are those that match it at the moment.
+        Which topics match a `regex` only the broker knows."""
         if self.is_manual and self.states:
             raise ClientError(
                 "partitions were assigned manually, so this consumer cannot subscribe to topics: "
@@ -183,6 +191,7 @@ class Subscription:
         self.is_manual = False
         self.topics = frozenset(topics)
         self.pattern = pattern
+        self.regex = regex
 
     def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Reads exactly these partitions. Those that were assigned before keep their positions."""
@@ -203,6 +212,7 @@ class Subscription:
     def clear(self) -> None:
         self.topics = frozenset()
         self.pattern = None
+        self.regex = None
         self.is_manual = False
         self.drop(list(self.states))
 

@@ -64,7 +64,8 @@ class TopicTracker:
         cluster = self._cluster()
         # A metadata request may create only topics that never existed. A deleted topic stays
         # deleted.
-        new = names - self._known if subscription.pattern is None else frozenset()
+        is_named = subscription.pattern is None and subscription.regex is None
+        new = names - self._known if is_named else frozenset()
         if old := names - new:
             await cluster.refresh(old)
         if new:

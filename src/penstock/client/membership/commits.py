@@ -246,7 +246,11 @@ class Commits:
     def _refuse(self, topic_partition: TopicPartition, code: int, fresh: bool) -> None:
         subject = f"commit for group {self._group}, {topic_partition}"
         match code:
-            case ErrorCode.ILLEGAL_GENERATION | ErrorCode.UNKNOWN_MEMBER_ID:
+            case (
+                ErrorCode.ILLEGAL_GENERATION
+                | ErrorCode.UNKNOWN_MEMBER_ID
+                | ErrorCode.FENCED_MEMBER_EPOCH
+            ):
                 raise self._moved_on()
             case ErrorCode.FENCED_INSTANCE_ID:
                 raise Fenced(
@@ -256,9 +260,9 @@ class Commits:
             case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if fresh:
                 raise TopicNotFound(*topic_partition)
         error = BrokerError(code, subject=subject)
-        if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            # A member may not commit between joining and its new assignment; it may soon
-            # afterwards.
+        if code in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH):
+            # A member may not commit between joining and its new assignment, nor before a
+            # heartbeat has told it its new epoch. It may soon afterwards.
             error.retriable = True
         raise error
 

@@ -28,12 +28,12 @@ lost. `owned` changes only in `told`, and is cleared by `leave`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import Enum, auto
 from typing import Final
 
 from penstock.client.errors import BrokerError, ClientError, Fenced
 from penstock.client.membership import joining
 from penstock.client.membership.assignors import Assignor, Memory
+from penstock.client.membership.phases import Phase
 from penstock.client.membership.protocol import NO_GENERATION, decode_assignment
 from penstock.client.membership.settings import MembershipOptions
 from penstock.client.membership.steps import (
@@ -68,18 +68,6 @@ _JOIN_GRACE_S: Final = 5.0
 _MISSING_TOPIC_S: Final = 1.0
 """How often a leader checks for subscribed topics that do not exist yet."""
 _DISOWNED: Final = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
-
-
-class Phase(Enum):
-    IDLE = auto()
-    DUE = auto()
-    JOINING = auto()
-    ASSIGNING = auto()
-    SYNCING = auto()
-    ADOPTING = auto()
-    STABLE = auto()
-    LEAVING = auto()
-    FENCED = auto()
 
 
 _AT_REST: Final = (Phase.DUE, Phase.ADOPTING, Phase.STABLE)
@@ -139,6 +127,10 @@ class Membership:
         return self.generation != NO_GENERATION and self.owned.get(
             topic_partition, generation + 1
         ) <= (generation)
+
+    def renewed(self, identity: Identity) -> Identity:
+        """Returns what to sign with for records that were read under this identity: itself."""
+        return identity
 
     def needs_poll(self, now: float) -> bool:
         """Returns whether there is news, or a check is due that the consumer still polls."""
@@ -208,10 +200,10 @@ class Membership:
                 if self.phase is not Phase.FENCED:
                     self._error = None
 
-    def leave(self, reason: str) -> LeaveGroupRequest | None:
-        """Leaves the group at once. Returns the request to send if the coordinator knows this
-        member."""
-        request = self._goodbye(reason) if self.member_id else None
+    def leave(self, reason: str, *, for_good: bool) -> LeaveGroupRequest | None:
+        """Stops to be a member. Returns the request to send: none if the coordinator does not know
+        this member, or is to keep its place."""
+        request = self._goodbye(reason) if self.member_id and for_good else None
         self._reset(Phase.IDLE)
         self.owned.clear()
         self.topics = frozenset()
@@ -340,7 +332,7 @@ class Membership:
                 self._on_join(answer, code, now)
             elif isinstance(answer, SyncGroupResponse):
                 self._on_sync(answer, code, now)
-            else:
+            elif isinstance(answer, HeartbeatResponse):
                 self._on_heartbeat(answer, code, now)
 
     def on_failure(self, error: ClientError, now: float) -> None:

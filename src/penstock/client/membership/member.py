@@ -1,4 +1,6 @@
-"""A group member: runs the state machine of `machine.py` with a network, a clock and a consumer.
+"""A group member: runs a state machine with a network, a clock and a consumer.
+
+The machine is that of `machine.py`, or for the new protocol that of `consumer_machine.py`.
 
 One background task carries out the machine's steps. The first `subscribe` starts it, the member
 owns it, and `close` ends it. It has its own connection to the coordinator, because a JoinGroup is
@@ -9,6 +11,7 @@ Everything that affects the user happens inside `poll`.
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,8 +22,10 @@ from penstock.client.errors import ApiNotServed, ClientError, Closed
 from penstock.client.membership.assignors import Assignor
 from penstock.client.membership.autocommit import AutoCommit, Offsets
 from penstock.client.membership.commits import Commits, OnCommit
+from penstock.client.membership.consumer_machine import ConsumerMembership
 from penstock.client.membership.listener import Listener
-from penstock.client.membership.machine import Membership, Phase
+from penstock.client.membership.machine import Membership
+from penstock.client.membership.phases import Phase
 from penstock.client.membership.protocol import NO_GENERATION
 from penstock.client.membership.settings import MembershipOptions
 from penstock.client.membership.steps import (
@@ -28,6 +33,7 @@ from penstock.client.membership.steps import (
     Assigned,
     Count,
     Failed,
+    Goodbye,
     GroupRequest,
     GroupResponse,
     Identity,
@@ -37,15 +43,21 @@ from penstock.client.membership.steps import (
     Wait,
 )
 from penstock.client.model import OffsetAndMetadata
+from penstock.client.option_values import CONSUMER
+from penstock.ports import Random
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ProtocolError
 from penstock.wire.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    MetadataRequest,
+    MetadataResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -65,6 +77,8 @@ _ANSWERS: Final[dict[type[GroupRequest], type[GroupResponse]]] = {
     SyncGroupRequest: SyncGroupResponse,
     HeartbeatRequest: HeartbeatResponse,
     LeaveGroupRequest: LeaveGroupResponse,
+    ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatResponse,
+    MetadataRequest: MetadataResponse,
 }
 
 
@@ -118,7 +132,7 @@ class GroupMember:
         self._clock = cluster.clock
         self._host = host
         self._count = count or self._count_partitions
-        self._machine = Membership(options, cluster.random.uniform)
+        self._machine = _machine(options, cluster.random)
         self._listener = Listener()
         self._poke = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -153,6 +167,10 @@ class GroupMember:
     def identity(self) -> Identity:
         """The member id and generation with which it signs requests."""
         return self._machine.identity
+
+    def renewed(self, identity: Identity) -> Identity:
+        """Returns what to sign with for records that were read under this identity."""
+        return self._machine.renewed(identity)
 
     @property
     def member_id(self) -> str:
@@ -189,13 +207,26 @@ class GroupMember:
 
     # -- joining and leaving --------------------------------------------------------------------
 
-    def subscribe(self, topics: Iterable[str], listener: Listener | None = None) -> None:
-        """Subscribes to these topics. The group learns of it through the next polls."""
+    def subscribe(
+        self,
+        topics: Iterable[str],
+        listener: Listener | None = None,
+        *,
+        regex: str | None = None,
+    ) -> None:
+        """Subscribes to these topics. The group learns of it through the next polls.
+
+        `regex` is for the coordinator to resolve, which only the new protocol has.
+        """
         if self._closed:
             raise Closed("this consumer has been closed: make a new one")
         if listener is not None:
             self._listener = listener
-        self._machine.subscribe(frozenset(topics), self._clock.monotonic())
+        now = self._clock.monotonic()
+        if isinstance(self._machine, ConsumerMembership):
+            self._machine.subscribe(frozenset(topics), now, regex)
+        else:
+            self._machine.subscribe(frozenset(topics), now)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(
                 self._work(), name=f"group {self.options.group_id}"
@@ -268,8 +299,10 @@ class GroupMember:
             case Revoked(topic_partitions) | Lost(topic_partitions):
                 try:
                     if isinstance(news, Revoked):
-                        await self._commit_consumed(self.options.rebalance_ms / 2000)
+                        end = now() + self.options.rebalance_ms / 2000
+                        await self._commit_consumed(end - now())
                         await self._listener.revoked(topic_partitions)
+                        await self._wait_for_commits(end - now())
                     else:
                         await self._listener.lost(topic_partitions)
                 finally:
@@ -293,11 +326,13 @@ class GroupMember:
                 await self._listener.lost(topic_partitions)
         finally:
             self._drop(topic_partitions)
+            await self._wait_for_commits(end - self._clock.monotonic())
             await self._stop_working()
-            request = self._machine.leave(reason)
-            if request is not None and leave:
+            is_member = self._machine.generation != NO_GENERATION
+            request = self._machine.leave(reason, for_good=leave)
+            if request is not None:
                 left_s = end - self._clock.monotonic()
-                await self._say_goodbye(request, max(left_s, 0.0))
+                await self._say_goodbye(request, max(left_s, 0.0), is_member=is_member)
 
     async def _stop_working(self) -> None:
         if self._task is not None:
@@ -307,13 +342,14 @@ class GroupMember:
             if not task.cancelled():
                 task.result()
 
-    async def _say_goodbye(self, request: LeaveGroupRequest, timeout_s: float) -> None:
+    async def _say_goodbye(self, request: Goodbye, timeout_s: float, *, is_member: bool) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                await self._ask(Ask(request, timeout_s, find=False))
+                # A join that is under way must not arrive after the leave.
+                await self._ask(Ask(request, timeout_s, find=False), in_turn=not is_member)
         except (ClientError, TimeoutError) as error:
             _log.info(
-                "cannot leave group %s, it will remove this member after session_timeout_ms: %s",
+                "cannot leave group %s, it will remove this member after the session timeout: %s",
                 self.options.group_id,
                 error or "no answer in time",
             )
@@ -333,9 +369,12 @@ class GroupMember:
                         self._note(error)
                         machine.on_failure(error, self._clock.monotonic())
                     else:
-                        self._heartbeats += isinstance(answer, HeartbeatResponse)
+                        self._heartbeats += isinstance(
+                            answer, HeartbeatResponse | ConsumerGroupHeartbeatResponse
+                        )
                         machine.on_answer(answer, self._clock.monotonic())
                 case Count(topics):
+                    assert isinstance(machine, Membership)
                     try:
                         counts = await self._count(topics)
                     except ClientError as error:
@@ -355,9 +394,13 @@ class GroupMember:
             pass
         self._poke.clear()
 
-    async def _ask(self, step: Ask) -> GroupResponse:
+    async def _ask(self, step: Ask, *, in_turn: bool = False) -> GroupResponse:
+        """Leaves go where commits go, so that they overtake none. With `in_turn`, a heartbeat that
+        leaves goes where the other heartbeats go."""
         request = step.request
         goodbye = isinstance(request, LeaveGroupRequest)
+        if isinstance(request, ConsumerGroupHeartbeatRequest) and not in_turn:
+            goodbye = request.member_epoch < 0
         connection = await self._cluster.coordinator(
             self.options.group_id, purpose="" if goodbye else _PURPOSE, fresh=step.find
         )
@@ -424,6 +467,7 @@ class GroupMember:
     async def _commit_consumed(self, limit_s: float) -> None:
         """Commits before partitions are revoked: records that were returned count as processed."""
         if self._auto is None:
+            await self._wait_for_commits(limit_s)
             return
         offsets = self._auto.moved(self._host.consumed())
         limit_s = min(limit_s, self.options.default_api_timeout_ms / 1000)
@@ -436,3 +480,21 @@ class GroupMember:
                 self.options.group_id,
                 error,
             )
+
+    async def _wait_for_commits(self, limit_s: float) -> None:
+        """Waits for commits that nobody waits for. Those that come after a leave are refused."""
+        try:
+            await self._commits.commit({}, timeout_s=max(limit_s, 0.0))
+        except ClientError as error:
+            _log.warning("group %s: commits are not answered: %s", self.options.group_id, error)
+
+
+def _machine(options: MembershipOptions, random: Random) -> Membership | ConsumerMembership:
+    if options.group_protocol == CONSUMER:
+        return ConsumerMembership(options, random.uniform, _new_member_id(random))
+    return Membership(options, random.uniform)
+
+
+def _new_member_id(random: Random) -> str:
+    """Returns an id in the form in which Kafka writes them."""
+    return base64.urlsafe_b64encode(random.bytes(16)).decode().rstrip("=").replace("-", "_")

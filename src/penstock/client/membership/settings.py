@@ -7,6 +7,7 @@ from typing import Self
 
 from penstock.client.membership.assignors import DEFAULT, Assignor, assignor_named
 from penstock.client.membership.protocol import PROTOCOL_TYPE
+from penstock.client.option_values import CLASSIC, GroupProtocol
 from penstock.client.options import ConsumerOptions
 
 
@@ -29,6 +30,10 @@ class MembershipOptions:
     assignors: tuple[Assignor, ...] = DEFAULT
     """The assignors that this member supports, preferred first. The group uses one that all
     support."""
+    group_protocol: GroupProtocol = CLASSIC
+    """Who assigns the partitions: `CLASSIC` a member, `CONSUMER` the coordinator (KIP-848)."""
+    remote_assignor: str | None = None
+    """The coordinator's assignor that this member wants. None: the coordinator's default."""
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
     require_stable: bool = False
@@ -59,6 +64,8 @@ class MembershipOptions:
                 assignor_named(each) if isinstance(each, str) else each
                 for each in options.partition_assignment_strategy
             ),
+            group_protocol=options.group_protocol,
+            remote_assignor=options.group_remote_assignor,
             enable_auto_commit=options.enable_auto_commit,
             auto_commit_interval_ms=options.auto_commit_interval_ms,
             require_stable=bool(options.isolation_level),

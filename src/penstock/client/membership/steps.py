@@ -1,4 +1,4 @@
-"""The outputs of the membership machine: steps for its shell, news for the poll. Pure."""
+"""The outputs of the membership machines: steps for its shell, news for the poll. Pure."""
 
 from __future__ import annotations
 
@@ -6,18 +6,38 @@ from dataclasses import dataclass
 
 from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    MetadataRequest,
+    MetadataResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
 
-GroupRequest = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest
-GroupResponse = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | LeaveGroupResponse
+Goodbye = LeaveGroupRequest | ConsumerGroupHeartbeatRequest
+"""A request with which a member leaves."""
+GroupRequest = (
+    JoinGroupRequest
+    | SyncGroupRequest
+    | HeartbeatRequest
+    | LeaveGroupRequest
+    | ConsumerGroupHeartbeatRequest
+    | MetadataRequest
+)
+GroupResponse = (
+    JoinGroupResponse
+    | SyncGroupResponse
+    | HeartbeatResponse
+    | LeaveGroupResponse
+    | ConsumerGroupHeartbeatResponse
+    | MetadataResponse
+)
 
 
 # -- steps: for the shell's background task -----------------------------------------------------

@@ -3,6 +3,7 @@ import { get, post, stream } from "./api.js";
 import { charts } from "./charts.js";
 import { ask, count, fill, h, quoted, rate, size, table, time, toast } from "./dom.js";
 import { graph, kept, seconds, skew } from "./graph.js";
+import { backfill, backfills, recompute } from "./reprocessing.js";
 
 const LINES = 5000;
 const GOOD = ["RUNNING", "WAITING FOR ITS TIME"];
@@ -29,15 +30,6 @@ export function lag(each) {
 export function failure(error, id = null) {
   const found = /^(\S.*?, line \d+): (.*)$/s.exec(error);
   return h("div", { class: "failure", role: "alert", id }, found ? [h("code", {}, found[1]), found[2]] : error);
-}
-
-// How far the last backfill of a flow is.
-export function backfill(each) {
-  if (!each) return "–";
-  const part = each.total ? Math.floor((100 * each.done) / each.total) : 100;
-  const left = each.left_s === null ? "" : `, ${seconds(each.left_s)} left`;
-  const lost = each.lost ? `, ${count(each.lost)} deleted before` : "";
-  return `${each.state.toLowerCase()}: ${part} % of ${count(each.total)}${each.per_s ? `, ${rate(each.per_s)}` : ""}${left}${lost}`;
 }
 
 export function deployment(main, name, tab = "overview") {
@@ -91,8 +83,9 @@ export function deployment(main, name, tab = "overview") {
   }
 
   async function act(action, more = {}) {
-    await post(`/api/change/deployment/${path}`, { action, ...more });
+    const done = await post(`/api/change/deployment/${path}`, { action, ...more });
     await load();
+    return done;
   }
 
   async function press(action, done) {
@@ -123,12 +116,15 @@ export function deployment(main, name, tab = "overview") {
   return { leave: () => { gone = true; clearInterval(timer); reading.abort(); if (shown.leave) shown.leave(); } };
 }
 
-function overview(body, name) {
+function overview(body, name, act) {
   const drawn = graph(name);
+  const filled = backfills(name, act);
+  const again = recompute(name, act);
   const cards = h("div", { class: "cards", id: "figures" });
   const flows = h("div", { class: "panel", id: "flows" });
   const settings = h("div", { class: "panel", id: "settings" });
-  body.append(cards, h("h2", {}, "Graph"), drawn.element, h("h2", {}, "Flows"), flows, h("h2", {}, "Deployment"), settings);
+  body.append(cards, h("h2", {}, "Graph"), drawn.element, h("h2", {}, "Flows"), flows, h("h2", {}, "Backfills"), filled.element,
+    h("h2", {}, "Recompute"), again.element, h("h2", {}, "Deployment"), settings);
   const card = (value, label) => h("div", { class: "card" }, h("b", {}, value), label);
   return {
     show: (found) => {
@@ -141,6 +137,8 @@ function overview(body, name) {
         flow.rows_per_s === null ? "–" : rate(flow.rows_per_s), lag(flow), flow.batch === null ? "–" : `${count(flow.batch_rows)} in ${seconds((flow.batch_ms || 0) / 1000)}`,
         flow.watermark || "–", kept(flow) ?? "–", skew(flow) ?? "–",
         Object.entries(flow.violations).map(([rule, number]) => `${rule} ${count(number)}`).join(", "), backfill(flow.backfill)]), "It has not run yet."));
+      filled.show(found);
+      again.show(found);
       fill(settings, described(found));
     },
   };

@@ -42,8 +42,13 @@ export function toast(text, bad = false) {
   setTimeout(() => box.remove(), bad ? 9000 : 4000);
 }
 
-// A form in a dialog. `send(values)` does it and may throw; the dialog then stays and says why.
-export function ask(title, fields, { button = "OK", danger = false, send, note } = {}) {
+// A form in a dialog. `send(values)` does it and may throw; the dialog then stays and says why. With
+// `look`, the first press of the button only shows what would happen: `look(values)` returns its
+// `content`, and the reason if it is `refused`. A change of a field goes back to that.
+export function ask(title, fields, { button = "OK", danger = false, send, note, look = null, lookButton = "Show" } = {}) {
+  const shown = h("div", { class: "plan", role: "status" });
+  let seen = !look;
+  let edits = 0;
   const error = h("p", { class: "error", role: "alert" });
   const inputs = {};
   const rows = fields.map((field) => {
@@ -59,8 +64,8 @@ export function ask(title, fields, { button = "OK", danger = false, send, note }
     return kind === "checkbox"
       ? h("label", { class: "inline" }, input, label) : h("label", {}, label, input);
   });
-  const go = h("button", { class: danger ? "danger" : "primary", type: "submit" }, button);
-  const form = h("form", {}, h("h2", {}, title), note ? h("p", { class: "soft" }, note) : null, rows, error,
+  const go = h("button", { class: danger ? "danger" : "primary", type: "submit" }, look ? lookButton : button);
+  const form = h("form", {}, h("h2", {}, title), note ? h("p", { class: "soft" }, note) : null, rows, look ? shown : null, error,
     h("div", { class: "bar" },
       h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), go));
   form.addEventListener("submit", async (event) => {
@@ -71,7 +76,17 @@ export function ask(title, fields, { button = "OK", danger = false, send, note }
     }
     go.disabled = true;
     error.textContent = "";
+    const before = edits;
     try {
+      if (!seen) {
+        const found = await look(values);
+        if (edits !== before) return;
+        fill(shown, found.content);
+        if (found.refused) throw new Error(found.refused);
+        seen = true;
+        go.textContent = button;
+        return;
+      }
       await send(values);
       dialog.close();
     } catch (failure) {
@@ -80,6 +95,15 @@ export function ask(title, fields, { button = "OK", danger = false, send, note }
       go.disabled = false;
     }
   });
+  if (look) {
+    form.addEventListener("input", () => {
+      edits += 1;
+      seen = false;
+      go.textContent = lookButton;
+      error.textContent = "";
+      fill(shown);
+    });
+  }
   const dialog = h("dialog", {}, form);
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
@@ -116,6 +140,9 @@ export function time(ms) {
 export function quoted(word) {
   return /^[\w.,:/@%+=-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
+
+// What a message holds, as text.
+export function content(shown) { return shown.kind === "null" ? "(null)" : shown.cut ? `${shown.text}…` : shown.text; }
 
 export function later(milliseconds, work) {
   let timer = 0;

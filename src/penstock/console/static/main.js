@@ -5,6 +5,7 @@ import { overview } from "./overview.js";
 import { topics } from "./topics.js";
 import { topic } from "./topic.js";
 import { groups, group } from "./groups.js";
+import { queues, queue } from "./queues.js";
 import { brokers } from "./brokers.js";
 import { pipelines } from "./pipelines.js";
 import { deployment } from "./deployment.js";
@@ -17,6 +18,8 @@ const PAGES = [
   [/^#\/topics$/, topics, "#/topics"],
   [/^#\/groups\/(.+)$/, group, "#/groups"],
   [/^#\/groups$/, groups, "#/groups"],
+  [/^#\/queues\/([^/]+)\/(.+)$/, queue, "#/queues"],
+  [/^#\/queues$/, queues, "#/queues"],
   [/^#\/brokers$/, brokers, "#/brokers"],
   [/^#\/pipelines\/([^/]+)(?:\/(\w+))?$/, deployment, "#/pipelines"],
   [/^#\/pipelines$/, pipelines, "#/pipelines"],
@@ -102,7 +105,7 @@ function theme() {
 
 function keys(event) {
   if (event.target.closest("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
-  const pages = { 1: "#/", 2: "#/topics", 3: "#/groups", 4: "#/brokers", 5: "#/pipelines", 6: "#/access", 7: "#/audit" };
+  const pages = { 1: "#/", 2: "#/topics", 3: "#/groups", 4: "#/queues", 5: "#/brokers", 6: "#/pipelines", 7: "#/access", 8: "#/audit" };
   if (pages[event.key]) location.hash = pages[event.key];
   const search = document.querySelector("input[type=search]");
   if (event.key === "/" && search) { event.preventDefault(); search.focus(); }

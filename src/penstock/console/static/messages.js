@@ -1,6 +1,6 @@
 // The messages of a topic: reads them by offset or time, follows them live, filters, sends and replays.
 import { post, stream } from "./api.js";
-import { ask, count, fill, h, quoted, size, time, toast, whole } from "./dom.js";
+import { ask, content, count, fill, h, quoted, size, time, toast, whole } from "./dom.js";
 
 const LIVE_ROWS = 300;
 const FILTER_HELP = "error   |   value.user.id = 42   |   key ~ \"ann\" and not header.trace-id   |   offset >= 100 or value.status != \"ok\"";
@@ -109,8 +109,6 @@ export function messages(body, topic) {
       record.headers.length ? h("div", { class: "meta" }, record.headers.map(([name, header]) => h("span", { class: "tag" }, `${name}: ${content(header)}`))) : null);
     return row;
   }
-
-  function content(shown) { return shown.kind === "null" ? "(null)" : shown.cut ? `${shown.text}…` : shown.text; }
 
   async function all(record, text) {
     try {

@@ -29,6 +29,7 @@ from penstock.groups.consumer.records import (
     MemberMetadata,
     MemberState,
     RegexEntry,
+    TargetEntry,
     TargetEpochEntry,
     TopicIdPartition,
     record_of,
@@ -62,6 +63,7 @@ class Revocation:
     """A member must have given up its partitions by `at_ms`."""
 
     epoch: int
+    pending: frozenset[TopicIdPartition]
     at_ms: int
 
 
@@ -71,12 +73,31 @@ class Turn:
 
     group: ConsumerGroup
     now: Now
+    earlier: list[list[LogRecord]] = field(default_factory=list)
+    """The records of each decision but the last one."""
     records: list[LogRecord] = field(default_factory=list)
+    """Those of the last decision."""
+    firsts: int = 0
+    """How many of these were written by `write_first`."""
 
     def write(self, entry: Entry) -> None:
         """Changes the group and adds the record of the change."""
         self.group.put(entry)
         self.records.append(record_of(entry))
+
+    def write_first(self, entry: Entry) -> None:
+        """Like `write`, but the record precedes those of this decision that were not written so.
+
+        If the log has only the first part of a decision, it has this.
+        """
+        self.group.put(entry)
+        self.records.insert(self.firsts, record_of(entry))
+        self.firsts += 1
+
+    def next_decision(self) -> None:
+        if self.records:
+            self.earlier.append(self.records)
+        self.records, self.firsts = [], 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +126,22 @@ class ConsumerGroup:
         """How many members subscribe with each regular expression."""
         self.sessions: dict[str, Session] = {}
         self.revocations: dict[str, Revocation] = {}
+        self.classic_members = 0
+        """How many members speak the classic protocol."""
+        self.classic_protocols: Counter[str] = Counter()
+        """How many of them support each protocol."""
+        self.syncs_due: dict[str, int] = {}
+        """Classic members that must fetch their assignment, and until when, in ticks."""
+        self.rejoins_due: dict[str, int] = {}
+        """Classic members that were told to join again, and until when, in ticks."""
+        self.arrival: list[LogRecord] = []
+        """Records that precede those of its first change: it was a classic group before."""
         self.queue: deque[Asked] = deque()
         """Requests that wait until the records of earlier ones are committed."""
+        self.strangers: set[str] = set()
+        """Ids that have an assignment in the log, but no member that this broker can read."""
+        self.downgrade_exceeds = 0
+        """The limit of a batch that the records of a downgrade were too large for; 0 for none."""
         self.is_writing = False
         self.is_late = False
         """The append that is under way takes too long."""
@@ -120,11 +155,18 @@ class ConsumerGroup:
         self.resolved_ms: int | None = None
         """When regular expressions were last resolved, in ticks."""
         self.unusable_regexes: set[str] = set()
+        """New expressions that took too long or matched too much. Their members are refused."""
+        self.outgrown_regexes: set[str] = set()
+        """Expressions that do so by now. They keep the topics of the last time."""
         self.commits_in_flight: Counter[TopicPartition] = Counter()
         """Offsets that are being appended. They do not expire meanwhile."""
         self.unstable_in_flight: Counter[TopicPartition] = Counter()
         """Those of them that are committed in transactions."""
+        self._subscriptions: Counter[tuple[frozenset[str], str | None]] = Counter()
+        """How many members have each subscription."""
         self._subscribed: frozenset[str] | None = None
+        self._downgrade_rests = 0
+        """How many members may change before the size of a downgrade is looked at again."""
         if stored is not None:
             self.reset(stored)
 
@@ -142,18 +184,44 @@ class ConsumerGroup:
         self.stored.apply(entry)
 
     def _put_member(self, member_id: str, metadata: MemberMetadata | None) -> None:
-        self._subscribed = None
         before = self.stored.members.get(member_id)
+        self._downgrade_rests -= 1
+        if metadata is None or self._downgrade_rests <= 0:
+            self.downgrade_exceeds = 0
+        self._count_subscription(before, -1)
+        self._count_subscription(metadata, 1)
         if before is not None and before.instance_id is not None:
             self.static_members.pop(before.instance_id, None)
         if before is not None and before.regex is not None:
             self.regex_users[before.regex] -= 1
             if not self.regex_users[before.regex]:
                 del self.regex_users[before.regex]
+        self._count_classic(before, -1)
+        self._count_classic(metadata, 1)
         if metadata is not None and metadata.regex is not None:
             self.regex_users[metadata.regex] += 1
         if metadata is not None and metadata.instance_id is not None:
             self.static_members[metadata.instance_id] = member_id
+
+    def _count_subscription(self, metadata: MemberMetadata | None, by: int) -> None:
+        if metadata is None:
+            return
+        subscription = metadata.names, metadata.regex
+        known = self._subscriptions[subscription] = self._subscriptions[subscription] + by
+        if not known:
+            del self._subscriptions[subscription]
+        if known == max(by, 0):
+            # It is the first or was the last with this subscription.
+            self._subscribed = None
+
+    def _count_classic(self, metadata: MemberMetadata | None, by: int) -> None:
+        if metadata is None or metadata.classic is None:
+            return
+        self.classic_members += by
+        for name, _ in metadata.classic.protocols:
+            self.classic_protocols[name] += by
+            if not self.classic_protocols[name]:
+                del self.classic_protocols[name]
 
     def _put_current(self, member_id: str, current: Current | None) -> None:
         before = self.current(member_id)
@@ -167,7 +235,13 @@ class ConsumerGroup:
     def reset(self, stored: StoredGroup) -> None:
         """Replaces what is stored, for example after records could not be appended."""
         self.stored = stored.copy()
+        self.strangers = {*stored.currents, *stored.targets} - stored.members.keys()
+        for member_id in self.strangers:
+            self.stored.currents.pop(member_id, None)
+            self.stored.targets.pop(member_id, None)
+        self.downgrade_exceeds = 0
         self._subscribed = None
+        self._subscriptions = Counter((one.names, one.regex) for one in stored.members.values())
         self.metadata_is_stale = self.topics_were_created = True
         self.static_members = {
             metadata.instance_id: member_id
@@ -177,10 +251,12 @@ class ConsumerGroup:
         self.regex_users = Counter(
             metadata.regex for metadata in stored.members.values() if metadata.regex is not None
         )
+        self.classic_members, self.classic_protocols = 0, Counter()
+        for metadata in stored.members.values():
+            self._count_classic(metadata, 1)
         self.owners = {
             partition: member_id
-            for member_id, current in stored.currents.items()
-            if member_id in stored.members
+            for member_id, current in self.stored.currents.items()
             for partition in (*current.assigned, *current.pending)
         }
 
@@ -195,6 +271,19 @@ class ConsumerGroup:
 
     def target(self, member_id: str) -> frozenset[TopicIdPartition]:
         return self.stored.targets.get(member_id, frozenset())
+
+    @property
+    def is_classic_only(self) -> bool:
+        """Whether the group has members, and none of them speaks the new protocol."""
+        return 0 < self.classic_members == len(self.members)
+
+    @property
+    def empty_since_ms(self) -> int:
+        """When the last member left, on the wall clock; 0 if there are members."""
+        if self.members or self.stored.target_epoch is None:
+            return 0
+        # The group then got an empty target assignment.
+        return self.stored.target_epoch.computed_ms
 
     @property
     def epoch(self) -> int:
@@ -232,8 +321,7 @@ class ConsumerGroup:
     @property
     def subscribed_topics(self) -> frozenset[str]:
         if self._subscribed is None:
-            each = {(one.names, one.regex) for one in self.members.values()}
-            names = (names | self.matches(regex) for names, regex in each)
+            names = (names | self.matches(regex) for names, regex in self._subscriptions)
             self._subscribed = frozenset().union(*names)
         return self._subscribed
 
@@ -246,14 +334,34 @@ class ConsumerGroup:
         ranks = {name: rank for rank, name in enumerate(offered)}
         return max(ranks, key=lambda name: (votes[name], -ranks[name]))
 
+    def note_downgrade_exceeds(self, batch_bytes_max: int) -> None:
+        """Remembers that a downgrade is too large, until a member is gone or all have changed."""
+        self.downgrade_exceeds, self._downgrade_rests = batch_bytes_max, len(self.members)
+
     def tombstones(self) -> list[LogRecord]:
-        """Returns the records that remove the group from the log, if it has no members."""
+        """Returns the records that remove the group from the log."""
+        group_id, stored = self.group_id, self.stored
         entries: list[Entry] = [
-            *(RegexEntry(self.group_id, regex, None) for regex in sorted(self.stored.regexes)),
-            TargetEpochEntry(self.group_id, None),
-            EpochEntry(self.group_id, None),
+            *(CurrentEntry(group_id, member_id, None) for member_id in stored.currents),
+            *(TargetEntry(group_id, member_id, None) for member_id in stored.targets),
+            TargetEpochEntry(group_id, None),
+            *(MemberEntry(group_id, member_id, None) for member_id in stored.members),
+            *(RegexEntry(group_id, regex, None) for regex in sorted(stored.regexes)),
+            *self.tombstones_of_strangers(),
+            EpochEntry(group_id, None),
         ]
         return [record_of(entry) for entry in entries]
+
+    def tombstones_of_strangers(self) -> list[Entry]:
+        return [
+            entry
+            for member_id in sorted(self.strangers)
+            for entry in (
+                CurrentEntry(self.group_id, member_id, None),
+                TargetEntry(self.group_id, member_id, None),
+                MemberEntry(self.group_id, member_id, None),
+            )
+        ]
 
     def verify(self) -> None:
         """Checks the invariants above; tests and simulations call it after every event."""
@@ -261,6 +369,11 @@ class ConsumerGroup:
         for current in self.stored.currents.values():
             owned.update((*current.assigned, *current.pending))
         epochs = [each.epoch for each in self.stored.currents.values()]
+        classic = {
+            member_id: one.classic
+            for member_id, one in self.members.items()
+            if one.classic is not None
+        }
         facts = {
             "a partition has one owner": all(count == 1 for count in owned.values()),
             "the owners are those that are stored": owned.keys() == self.owners.keys(),
@@ -270,6 +383,23 @@ class ConsumerGroup:
             "targets are of members": self.stored.targets.keys() <= self.members.keys(),
             "expressions are those of members": self.regex_users
             == Counter(one.regex for one in self.members.values() if one.regex is not None),
+            "subscriptions are those of members": self._subscriptions
+            == Counter((one.names, one.regex) for one in self.members.values()),
+            "classic members are counted": self.classic_members == len(classic),
+            "their protocols are counted": dict(self.classic_protocols)
+            == Counter(name for one in classic.values() for name, _ in one.protocols),
+            "limits of joining are those of classic members": self.syncs_due.keys()
+            | self.rejoins_due.keys()
+            <= classic.keys(),
+            "limits of revocations are those of what is pending": {
+                member_id: (running.epoch, running.pending)
+                for member_id, running in self.revocations.items()
+            }
+            == {
+                member_id: (each.epoch, frozenset(each.pending))
+                for member_id, each in self.stored.currents.items()
+                if each.state is MemberState.UNREVOKED and member_id not in classic
+            },
             "static members are members": all(
                 member_id in self.members and self.members[member_id].instance_id == instance_id
                 for instance_id, member_id in self.static_members.items()

@@ -10,9 +10,10 @@ The version of a key is the kind of the record:
     8   what a member owns at present
     16  the topics that match a regular expression
 
-A record without a value is a tombstone. The records of one decision are in this order: member,
-group epoch, target assignments, target epoch, present assignment. Then the state is sound after
-each of them, in case the rest are lost.
+A record without a value is a tombstone. The records of one decision are in this order: group epoch,
+member, target assignments, target epoch, present assignment. Then the state is sound after each of
+them, in case the rest are lost: a group whose epoch is above that of its target gets a new target.
+(Kafka, which always writes them in one batch, has the member first.)
 """
 
 from __future__ import annotations

@@ -47,9 +47,10 @@ class ClientProcesses:
         return [name for name in self._plans if name[0] in "tcs" and name[1:].isdecimal()]
 
     @property
-    def workers(self) -> list[str]:
-        """Workers that own pipelines."""
-        return [name for name in self._plans if name[0] == "w"]
+    def owners(self) -> list[str]:
+        """Workers that own pipelines, members of consumer groups, which own partitions, and
+        members of share groups, which hold records."""
+        return [name for name in self._plans if name[0] == "w" or name[:2] in ("mc", "ms", "mq")]
 
     @property
     def names(self) -> list[str]:

@@ -198,7 +198,7 @@ class Reader:
         epoch = 1 if session is None else session.epoch + 1
         if answer.session_id:
             self._sessions[broker] = _Session(connection, answer.session_id, epoch, offset)
-        found = () if part is None else _records(part, offset)
+        found = () if part is None else records_from(part, offset)
         if found:
             self._note(found, begun_ms)
             self._offset = found[-1][0] + 1
@@ -236,7 +236,7 @@ class Reader:
         )
 
 
-def _records(part: FetchResponse.Partition, floor: int) -> tuple[tuple[int, str], ...]:
+def records_from(part: FetchResponse.Partition, floor: int) -> tuple[tuple[int, str], ...]:
     """Returns the offsets and values from an offset on."""
     assert not isinstance(part.records, list)
     data, found, position = memoryview(part.records or b""), [], 0

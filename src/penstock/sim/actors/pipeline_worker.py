@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Final
+from zlib import crc32
 
 from penstock.client.errors import ClientError
 from penstock.sim.actors.pipeline_board import Driver, PipelineBoard
@@ -45,6 +46,7 @@ async def run_pipeline_worker(actor: Actor) -> None:
         options,
         eligible=lambda: worker.view - worker.refused,
         existing=lambda: worker.view,
+        settled=lambda: frozenset(name for name in worker.view if crc32(name.encode()) % 4),
         owner=worker,
         boot_time=worker.boot_s,
     )

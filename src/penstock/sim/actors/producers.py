@@ -14,6 +14,7 @@ from typing import Any, Final
 from penstock.aio import Producer
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, check
+from penstock.sim.actors.job_times import draw_times
 from penstock.sim.actors.sends import Answered, Note, batch_of, notes_for, produce, with_cluster
 from penstock.sim.actors.shared_state import Actor
 from penstock.sim.history import ACKS_ALL, FAIL, INFO, OK
@@ -87,9 +88,15 @@ async def _send_on(
             number, value = actor.next_value()
             at = TopicPartition.parse(partition_name)
             note = Note(actor, partition_name, value, number, acks, idempotent, shared.now_ms())
+            times = draw_times(actor)
             try:
                 await producer.send(
-                    at.topic, value.encode(), partition=at.partition, on_delivery=note.settle
+                    at.topic,
+                    value.encode(),
+                    partition=at.partition,
+                    headers=times.headers,
+                    timestamp_ms=times.timestamp_ms,
+                    on_delivery=note.settle,
                 )
             except ClientError as error:
                 # The producer did not accept it, so it can never be written.

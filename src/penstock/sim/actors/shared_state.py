@@ -14,11 +14,13 @@ from typing import Any, Final
 
 from penstock.client.cluster import Cluster, ClusterConfig
 from penstock.client.connection import ConnectionConfig
-from penstock.client.connection_login import SecuritySettings
 from penstock.client.environment import ClientEnv
 from penstock.client.option_values import bootstrap as parse_bootstrap
+from penstock.client.security_settings import SecuritySettings
 from penstock.sim.access_plan import APP, TENANT, login_keywords, login_of
+from penstock.sim.actors.consumer_board import ConsumerBoard
 from penstock.sim.actors.pipeline_board import PipelineBoard
+from penstock.sim.actors.share_board import ShareBoard
 from penstock.sim.history import Entry, History
 from penstock.sim.quota_plan import NO_STATE, QuotaState
 from penstock.sim.scenario import Scenario
@@ -63,8 +65,9 @@ class SharedState:
     """Returns what the metadata of a broker says about a quota of a tenant."""
     removal_ms: Callable[[str], float | None] = lambda member_id: None
     """Returns when the group of workers will remove a member. None if it has no coordinator."""
-    wall_ms: Callable[[int], int] = lambda broker: 0
-    """Returns what the clock of a broker shows."""
+    wall_range: Callable[[int | None, float, float], tuple[int, int]] = lambda *_: (0, 0)
+    """Takes a broker, or None for all, and a period in virtual milliseconds. Returns the lowest and
+    the highest time that the clock has shown meanwhile."""
     tokens: dict[str, bytes] = field(default_factory=dict)
     """By id of a delegation token: its HMAC. All tokens whose creation was acknowledged."""
     ended_tokens: dict[str, None] = field(default_factory=dict)
@@ -82,6 +85,9 @@ class SharedState:
     scratch: list[str] = field(default_factory=list)
     """Topics that are created and deleted during the run. Some transactions write to them."""
     _pipelines: PipelineBoard | None = None
+    _consumers: ConsumerBoard | None = None
+    shares: ShareBoard = field(default_factory=ShareBoard)
+    """The members of share groups, and what they have sent."""
 
     @property
     def pipelines(self) -> PipelineBoard:
@@ -90,6 +96,13 @@ class SharedState:
             names = (f"pipeline{number}" for number in range(self.scenario.pipelines))
             self._pipelines = PipelineBoard(self.now_s, frozenset(names))
         return self._pipelines
+
+    @property
+    def consumers(self) -> ConsumerBoard:
+        """The members of consumer groups, and what they read."""
+        if self._consumers is None:
+            self._consumers = ConsumerBoard(self.now_ms)
+        return self._consumers
 
     def on_killed(self, process: str) -> None:
         """Adds the unfinished operations of a killed process to the history. They may have

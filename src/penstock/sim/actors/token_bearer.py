@@ -12,9 +12,9 @@ from typing import Final
 
 from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
-from penstock.client.connection_login import SecuritySettings
 from penstock.client.connection_opening import open_connection
 from penstock.client.errors import AuthenticationFailed, ClientError
+from penstock.client.security_settings import SecuritySettings
 from penstock.security.client_login import PasswordLogin
 from penstock.sim.access_plan import HOLDER_GROUP, OTHERS_GROUP, SCRAM
 from penstock.sim.actors.shared_state import REQUEST_TIMEOUT_MS, Actor
@@ -42,7 +42,6 @@ async def log_in_with_token(actor: Actor, token_id: str, broker: int) -> TokenLo
     shared = actor.shared
     served: tuple[str, ...] = ()
     begun_ms, status, error = shared.now_ms(), OK, ""
-    clock_ms = [shared.wall_ms(broker)]
     login = PasswordLogin(
         SCRAM, token_id, b64encode(shared.tokens[token_id]).decode(), tokenauth=True
     )
@@ -59,7 +58,7 @@ async def log_in_with_token(actor: Actor, token_id: str, broker: int) -> TokenLo
     except ClientError as failed:
         status, error = INFO, str(failed)
     ended_ms = shared.now_ms()
-    clock_ms.append(shared.wall_ms(broker))
+    low_ms, high_ms = shared.wall_range(broker, begun_ms, ended_ms)
     if status == OK:
         served = await _groups(connection)
         connection.close()
@@ -72,8 +71,9 @@ async def log_in_with_token(actor: Actor, token_id: str, broker: int) -> TokenLo
         error=error,
         token_id=token_id,
         broker=broker,
-        wall_ms=min(clock_ms),
-        wall_until_ms=max(clock_ms),
+        wall_ms=low_ms,
+        wall_until_ms=high_ms,
+        any_wall_until_ms=shared.wall_range(None, 0.0, ended_ms)[1],
         served=served,
     )
     shared.history.add(entry)

@@ -49,25 +49,29 @@ _NO_EFFECT: Final = (
 
 async def run_token_holder(actor: Actor) -> None:
     cluster = await with_cluster(actor, ADMIN_TIMEOUT_MS)
-    if cluster is None:
-        return
-    shared, draws = actor.shared, actor.draws
-    requester = replace(actor, user=ADMIN)
+    of_admin = await with_cluster(replace(actor, user=ADMIN), ADMIN_TIMEOUT_MS)
     try:
-        async with requester.cluster(ADMIN_TIMEOUT_MS) as of_admin:
-            # This one is never changed: it must be accepted when the run ends.
-            shared.lasting_token = await create_token(actor, cluster)
-            while not shared.over.is_set():
-                await shared.rest(min(draws.expovariate(1 / _PAUSE_MEAN_S), 4.0))
-                kept = {shared.lasting_token, *shared.ended_tokens}
-                live = [each for each in shared.tokens if each not in kept]
-                if len(live) < _KEPT_MAX and draws.random() < 0.4:
-                    by = of_admin if draws.random() < 0.5 else cluster
-                    await create_token(actor, by, draws.choice(_LIFETIMES_MS))
-                elif live:
-                    await _change(actor, cluster, draws.choice(live))
+        if cluster is not None and of_admin is not None:
+            await _hold(actor, cluster, of_admin)
     finally:
-        cluster.close()
+        for each in (cluster, of_admin):
+            if each is not None:
+                each.close()
+
+
+async def _hold(actor: Actor, cluster: Cluster, of_admin: Cluster) -> None:
+    shared, draws = actor.shared, actor.draws
+    # This one is never changed: it must be accepted when the run ends.
+    shared.lasting_token = await create_token(actor, cluster)
+    while not shared.over.is_set():
+        await shared.rest(min(draws.expovariate(1 / _PAUSE_MEAN_S), 4.0))
+        kept = {shared.lasting_token, *shared.ended_tokens}
+        live = [each for each in shared.tokens if each not in kept]
+        if len(live) < _KEPT_MAX and draws.random() < 0.4:
+            by = of_admin if draws.random() < 0.5 else cluster
+            await create_token(actor, by, draws.choice(_LIFETIMES_MS))
+        elif live:
+            await _change(actor, cluster, draws.choice(live))
 
 
 async def _change(actor: Actor, cluster: Cluster, token_id: str) -> None:

@@ -40,11 +40,15 @@ from penstock.partition.replica_progress import ReplicaProgress
 from penstock.ports import Put
 from penstock.records.batch import BatchHeader
 from penstock.sim.bugs.access import ACCESS_BUGS
+from penstock.sim.bugs.consumer_groups import CONSUMER_BUGS
+from penstock.sim.bugs.delay_topics import DELAY_BUGS
 from penstock.sim.bugs.edge_cases import EDGE_BUGS
 from penstock.sim.bugs.encryption import ENCRYPTION_BUGS
 from penstock.sim.bugs.pipelines import PIPELINE_BUGS
 from penstock.sim.bugs.planting import Plant, bug, patch
 from penstock.sim.bugs.quotas import QUOTA_BUGS
+from penstock.sim.bugs.share_groups import SHARE_BUGS
+from penstock.sim.bugs.share_records import SHARE_RECORD_BUGS
 from penstock.sim.bugs.tokens import TOKEN_BUGS
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
 from penstock.storage.errors import StorageError
@@ -59,6 +63,10 @@ BUGS: Final[dict[str, Plant]] = {
     **QUOTA_BUGS,
     **ENCRYPTION_BUGS,
     **PIPELINE_BUGS,
+    **CONSUMER_BUGS,
+    **SHARE_BUGS,
+    **SHARE_RECORD_BUGS,
+    **DELAY_BUGS,
 }
 _bug = partial(bug, BUGS)
 

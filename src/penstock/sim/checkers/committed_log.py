@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.sim.checkers.metadata_invariants import broken
 from penstock.sim.checkers.shadow_log import Mark, ShadowLog, chain_with
-from penstock.sim.checkers.transaction_invariants import TrueTransactions
 
 _SEQUENCES: Final = 1 << 31
+
+BatchCheck = Callable[[str, Mark, ShadowLog], None]
+"""Takes the partition name, the batch, and the log that has it."""
 
 
 @dataclass(slots=True)
@@ -35,13 +38,14 @@ class CommittedLog:
     """By leader epoch and base offset: the chain hash up to and including that batch, in the first
     log that had it."""
 
-    def extend(self, shadow: ShadowLog, high_watermark: int, txns: TrueTransactions) -> None:
+    def extend(self, shadow: ShadowLog, high_watermark: int, check: BatchCheck) -> None:
+        """Adds what is committed now. `check` is called with each batch."""
         for mark in shadow.marks_between(self.end_offset, high_watermark):
             if mark.base_offset != self.end_offset:
                 text = f"offsets from {self.end_offset} to {mark.base_offset} are missing"
                 raise broken("I1", self.partition_name, text, self.end_offset)
             self._check_sequence(mark, shadow.log.log_start_offset)
-            txns.on_committed(self.partition_name, mark, shadow)
+            check(self.partition_name, mark, shadow)
             self.marks.append(mark)
             before = self.chains[self.end_offset]
             self.end_offset = mark.next_offset

@@ -25,7 +25,9 @@ from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import NO_LEADER, Partition, Topic
 from penstock.partition.leadership import Leadership
 from penstock.ports import WatchEvent
+from penstock.records.record import read_records
 from penstock.sim.checkers.committed_log import CommittedLog
+from penstock.sim.checkers.coordinator_log import CoordinatorLog
 from penstock.sim.checkers.durability_switches import DurabilitySwitches
 from penstock.sim.checkers.metadata_invariants import (
     InvariantBroken,
@@ -80,13 +82,15 @@ class Invariants:
         stepped: Callable[[], int | None] = lambda: None,
         fences: Mapping[int, int] | None = None,
         watch: StateWatch | None = None,
+        logs: Sequence[CoordinatorLog] = (),
     ) -> None:
         """Creates the checks.
 
         `note` receives, by topic partition, the events that were seen. `stepped` returns the only
         broker that can have changed since the last check, if that is known. `fences` has the epochs
         that producers were given when they took over a transactional id. With a `watch`, replicas
-        are checked only after a step that changed a replica's state.
+        are checked only after a step that changed a replica's state. `logs` check what
+        coordinators write, in runs that have such clients.
         """
         self.metadata = TrueMetadata(note)
         self.txns = TrueTransactions({} if fences is None else fences)
@@ -98,6 +102,9 @@ class Invariants:
         self._note = note
         self._stepped = stepped
         self._watch = watch
+        self._logs = logs
+        self._kept = (DECISIONS, *(log.topic for log in logs))
+        """The topics whose batches are read, not only their headers."""
         self._peek = peek
         self._seen: dict[int, tuple[Broker, dict[tuple[str, int], _Seen]]] = {}
         self._dirty: dict[tuple[str, int], None] = {}
@@ -122,6 +129,8 @@ class Invariants:
             self._broken = self._broken or error
         for topic in self.metadata.image.topics.values():
             self._on_topic(topic)
+            for log in self._logs:
+                log.names[topic.topic_id] = topic.name
         self._all_dirty = True
 
     def _check_images(self) -> None:
@@ -147,6 +156,9 @@ class Invariants:
         self.checks += 1
         if self._broken is not None:
             raise self._broken
+        for log in self._logs:
+            if log.broken is not None:
+                raise log.broken
         stepped, watch = self._stepped(), self._watch
         if stepped != NO_LEADER:
             touched = watch is None or watch.touched
@@ -222,7 +234,7 @@ class Invariants:
             one = known.get(key)
             if one is None or one.hosted is not hosted:
                 peek = self._peek(broker_id)
-                shadow = ShadowLog(hosted.log, peek, keep_bodies=key[0] == DECISIONS)
+                shadow = ShadowLog(hosted.log, peek, keep_bodies=key[0] in self._kept)
                 one = _Seen(hosted, key, f"{key[0]}-{key[1]}", shadow)
             seen[key] = one
 
@@ -265,7 +277,7 @@ class Invariants:
                 text = f"broker {broker_id} leads in epoch {leadership.epoch}, as did another"
                 raise broken("I7", one.partition_name, text)
             if high > truth.end_offset:
-                truth.extend(shadow, high, self.txns)
+                truth.extend(shadow, high, self._on_committed)
             self._check_told(broker_id, one.partition_name, truth, leadership.epoch, high, hosted)
         elif high > truth.end_offset:
             text = (
@@ -276,6 +288,16 @@ class Invariants:
         self._check_below(broker_id, truth, shadow, high)
         self.txns.check_known(broker_id, one.partition_name, shadow, hosted)
         self.txns.note_synced(broker_id, one.partition_name, shadow)
+
+    def _on_committed(self, partition_name: str, mark: Mark, shadow: ShadowLog) -> None:
+        """Checks a batch when it is committed."""
+        self.txns.on_committed(partition_name, mark, shadow)
+        for log in self._logs:
+            is_plain = mark.marker is None and not mark.is_transactional
+            if is_plain and partition_name.startswith(log.topic):
+                assert shadow.bodies is not None
+                records = read_records(shadow.bodies[mark.base_offset])
+                log.on_committed(partition_name, mark.base_offset, records)
 
     def _tell_log(
         self,

@@ -129,9 +129,10 @@ class TrueMetadata:
             return
         same = before is not None and before.topic_id == after.topic_id
         if not same:
-            # A topic that is created again starts with the first leader epoch again.
-            partition_names = {f"{after.name}-{index}" for index in range(len(after.partitions))}
-            for key in [key for key in self.leaders if key[0] in partition_names]:
+            # A topic that is created again starts with the first leader epoch again. It may have
+            # fewer partitions, and get the others later.
+            name = after.name
+            for key in [key for key in self.leaders if key[0].rpartition("-")[0] == name]:
                 del self.leaders[key]
         for index, partition in enumerate(after.partitions):
             partition_name = f"{after.name}-{index}"

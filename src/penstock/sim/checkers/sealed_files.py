@@ -24,6 +24,7 @@ from penstock.sim.key_service import KeyService
 from penstock.storage.data_keys import DataKey, Keyring
 from penstock.storage.encrypted_disk import kind_of
 from penstock.storage.sealed_format import (
+    COPY_BYTES,
     FRAME_HEAD_BYTES,
     HEADER_BYTES,
     MAGIC,
@@ -100,7 +101,8 @@ class SealedPeek:
         self._known: dict[str, _Plain] = {}
 
     def peek(self, path: str, position: int, size: int) -> bytes:
-        if self._peek(path, 0, len(MAGIC)) != MAGIC:
+        # Either copy of the header is enough: a power loss may leave zeros in place of the other.
+        if all(self._peek(path, at, len(MAGIC)) != MAGIC for at in (0, COPY_BYTES)):
             return self._peek(path, position, size)
         plain = self._known.get(path)
         header = self._peek(path, 0, HEADER_BYTES)

@@ -5,7 +5,8 @@ E31  When the removal of a token was acknowledged, no broker accepts a login wit
 E32  A login with a token acts as the owner of the token, and has no other rights than the owner.
 E33  A broker that has accepted a token accepts it until the token ends, whatever happens to the
      broker and to the controller. A broker that is not sure which tokens exist closes the
-     connection instead of refusing the login.
+     connection instead of refusing the login. A token that has ended by the clock of any broker may
+     be removed, since that broker may be the controller.
 
 A request to renew or expire a token that was not answered may take effect at any time: from then on
 only the longest lifetime of the token is known. A removal is final.
@@ -107,9 +108,10 @@ def _check_accepted(login: TokenLogin, life: Life) -> Iterator[Violation]:
 
 
 def _check_refused(login: TokenLogin, life: Life) -> Iterator[Violation]:
-    if not life.may_be_removed and login.wall_until_ms < life.earliest_ms:
+    shown_ms = max(login.wall_until_ms, login.any_wall_until_ms)
+    if not life.may_be_removed and shown_ms < life.earliest_ms:
         text = (
             f"broker {login.broker} had accepted the token, which lasts until "
-            f"{life.earliest_ms:.0f} by its clock, but refused it at {login.wall_until_ms:.0f}"
+            f"{life.earliest_ms:.0f} by all clocks, but refused it at {shown_ms:.0f}"
         )
         yield Violation("E33", login.token_id, text)

@@ -53,7 +53,7 @@ class ClientFaults:
         """Delays what a client has sent, until it has given up and sent it again on
         another connection."""
         name = self._draws.choice(
-            [*self._actors.writers, *self._actors.workers] or self._actors.names
+            [*self._actors.writers, *self._actors.owners] or self._actors.names
         )
         nodes = self._context.world.brokers
         if self._draws.random() < 0.6:

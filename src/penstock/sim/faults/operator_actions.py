@@ -10,12 +10,13 @@ from typing import Any, Final
 from penstock.aio import Admin
 from penstock.client.errors import ClientError
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.model import OFFSETS_TOPIC
+from penstock.metadata.model import OFFSETS_TOPIC, SHARE_STATE_TOPIC
 from penstock.sim.access_plan import ADMIN
 from penstock.sim.actors.shared_state import Actor
 from penstock.sim.faults.data_loss import DataLossLimit
 from penstock.sim.faults.fault_context import FaultContext
 from penstock.sim.faults.topic_changes import ALTER, TopicRecreation, delete_records, draw_change
+from penstock.sim.scenario import consumer_group_name
 from penstock.spark.deployments.topics import WORKERS_GROUP
 from penstock.topic_partition import TopicPartition
 from penstock.wire.java import partition_of
@@ -93,10 +94,13 @@ class OperatorActions:
         self._move(topic_partition, targets)
 
     def move_coordinator(self) -> None:
-        """Lets another broker lead the group of the workers. A broker that learns of it late still
-        answers for the group."""
-        index = partition_of(WORKERS_GROUP, self._context.scenario.offsets_partitions)
-        topic_partition = TopicPartition(OFFSETS_TOPIC, index)
+        """Lets another broker lead the group of the workers, a consumer group or a share group, or
+        the states of share groups and delay topics. A broker that learns of it late still answers
+        for them."""
+        coordinators = self._coordinators()
+        topic_partition = (
+            self._draws.choice(coordinators) if len(coordinators) > 1 else coordinators[0]
+        )
         partition = self._image().partition(*topic_partition)
         if partition is None:
             return
@@ -104,6 +108,23 @@ class OperatorActions:
         self._draws.shuffle(others)
         self._move(topic_partition, [*others, partition.leader])
         self._prefer(topic_partition)
+
+    def _coordinators(self) -> list[TopicPartition]:
+        """Returns the partitions whose leaders coordinate something in this run."""
+        scenario = self._context.scenario
+        groups = [WORKERS_GROUP] if scenario.workers else []
+        groups += map(consumer_group_name, range(len(scenario.consumer_groups)))
+        shares, delays = scenario.shares, scenario.delays
+        groups += () if shares is None else shares.names
+        plan = shares or delays
+        states = 0 if plan is None else plan.state_partitions
+        return [
+            *(
+                TopicPartition(OFFSETS_TOPIC, partition_of(group, scenario.offsets_partitions))
+                for group in groups
+            ),
+            *(TopicPartition(SHARE_STATE_TOPIC, index) for index in range(states)),
+        ]
 
     def _move(self, topic_partition: TopicPartition, targets: list[int] | None) -> None:
         request = AlterPartitionReassignmentsRequest(

@@ -20,6 +20,9 @@ from penstock.topic_partition import TopicPartition
 
 REQUESTS_KEPT: Final = 20
 """How many requests a deployment keeps. Older ones are in the history."""
+PARTITIONS_MAX: Final = 100_000
+"""Of the topics of a flow. The status of a pipeline names them, and a client with the right to
+write to its topic can write anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,12 @@ def flow_to_fill(
         raise PipelineError(
             f"the status of {deployment.name} is not as a worker writes it: restart the pipeline"
         ) from None
+    partitions = sum(topics.values())
+    if not min(topics.values()) > 0 or partitions > PARTITIONS_MAX:
+        raise PipelineError(
+            f"{flow} reads {partitions:,} partitions, as its status says, and a backfill reads at "
+            f"most {PARTITIONS_MAX:,}: restart the pipeline, or divide the flow"
+        )
     return FlowToFill(flow, sources, topics, began, read)
 
 

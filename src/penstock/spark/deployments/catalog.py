@@ -62,6 +62,7 @@ from penstock.spark.deployments.model import (
     decode,
     encode,
 )
+from penstock.spark.deployments.status_size import fitting
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.wire.errors import ErrorCode
 
@@ -379,9 +380,9 @@ class Catalog:
     # -- what workers write ---------------------------------------------------------------------
 
     async def report(self, status: Status) -> None:
-        """Writes the status of a deployment."""
+        """Writes the status of a deployment, or as much of it as a record may have."""
         key = topics.status_key(status.name)
-        await self._write_plainly(topics.STATUS, key, encode(status))
+        await self._write_plainly(topics.STATUS, key, fitting(status))
 
     async def report_worker(self, status: WorkerStatus) -> None:
         """Writes the status of a worker."""

@@ -17,6 +17,7 @@ from penstock.spark.deployments.model import (
     Version,
     Wanted,
 )
+from penstock.spark.deployments.storage_place import check_storage
 from penstock.spark.pipelines.errors import PipelineError
 
 VERSIONS_KEPT: Final = 10
@@ -89,6 +90,7 @@ def planned(view: CatalogView, plan: NewVersion, version: int, change: Change) -
     old = view.deployments.get(plan.name)
     if old is not None:
         generations.check_no_recompute(old)
+    check_storage(plan.storage or "", plan.name, view.deployments)
     if plan.recompute is not None:
         if old is None:
             raise PipelineError(f"{plan.name} is not deployed, so there is nothing to recompute")

@@ -1,7 +1,9 @@
 """A driver as a child process: its events, its commands, its log, its end.
 
-The driver begins a session of its own, so everything that it starts can be found and killed. It is
-over only when no process of that session runs any more.
+The driver begins a session of its own, and it has a mark in its environment, so everything that it
+starts can be found and killed. When its process has ended, that is done. It is over when none of
+these processes runs any more. One that cannot be found, because it has neither the session nor the
+mark, cannot delay that: its output is no longer read.
 """
 
 from __future__ import annotations
@@ -10,25 +12,29 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from penstock.ports import Clock, Executor
-from penstock.spark.pipelines.process_session import kill_session
+from penstock.runtime import SystemRandom
+from penstock.spark.deployments.driver_output import HiddenValues, OutputLines
+from penstock.spark.deployments.driver_scratch import with_scratch
+from penstock.spark.pipelines.process_session import DRIVER_VARIABLE, kill_driver
 
 MODULE: Final = "penstock.spark.pipelines.controlled_driver"
 _log = logging.getLogger(__name__)
 _EVENT_BYTES_MAX: Final = 1 << 20
-_LINE_CHARACTERS_MAX: Final = 8 << 10
 _READ_BYTES: Final = 64 << 10
 _GONE_AGAIN_S: Final = 0.02
+_LOOK_S: Final = 0.2
 _EXIT_S: Final = 10.0
-_HIDDEN: Final = "***"
-_SECRET_LEAST: Final = 4
-"""Shorter values are not hidden: they would be found in any text."""
+_LAST_WORDS_S: Final = 1.0
+"""How long output is read when no process of the driver is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ class DriverStart:
     environment: Mapping[str, str] = field(repr=False)
     secrets: Sequence[str] = field(default=(), repr=False)
     """Values that are hidden in its log and its events."""
+    scratch: str = ""
+    """A folder for its temporary files, which is removed when it has ended. Empty: it has none."""
 
 
 class DriverProcess:
@@ -64,9 +72,8 @@ class DriverProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._pending: list[bytes] = []
         self._killed = False
-        self._hidden = sorted(
-            {each for each in start.secrets if len(each) >= _SECRET_LEAST}, key=len, reverse=True
-        )
+        self._mark = SystemRandom().bytes(16).hex()
+        self._hidden = HiddenValues(start.secrets)
 
     @property
     def pid(self) -> int | None:
@@ -75,25 +82,27 @@ class DriverProcess:
 
     async def run(self) -> int:
         """Runs the driver to its end. Returns its exit code, which is negative for a signal."""
+        scratch = self._start.scratch
+        try:
+            return await self._run()
+        finally:
+            if scratch:
+                await self._executor.run(lambda: shutil.rmtree(scratch, ignore_errors=True))
+
+    async def _run(self) -> int:
         if self._was_killed():
             return -1
-        receiving, sending = os.pipe()
+        events, events_end = os.pipe()
+        log, log_end = os.pipe()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command(sending),
-                cwd=self._start.folder,
-                env=dict(self._start.environment),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(sending,),
-                start_new_session=True,
-            )
+            process = await self._begin(events_end, log_end)
         except BaseException:
-            os.close(receiving)
+            os.close(events)
+            os.close(log)
             raise
         finally:
-            os.close(sending)
+            os.close(events_end)
+            os.close(log_end)
         self._process = process
         try:
             if self._was_killed():  # While it was started.
@@ -102,14 +111,15 @@ class DriverProcess:
                 self._write(line)
             self._pending.clear()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._read_log())
-                await self._read_events(receiving)
-                # Only the driver itself has the pipe of events: it is ending. Processes that it
-                # leaves behind have its output open, and `wait` would wait for them.
-                await self._exited(process)
+                read_events = tasks.create_task(self._read_events(events))
+                read_log = tasks.create_task(self._read_log(log))
+                await self._until_over(process, read_events)
                 await self._end_all(process.pid)
+                await self._stop_reading(read_events, read_log)
         finally:
             await self._end_all(process.pid)
+            if process.stdin is not None and not process.stdin.is_closing():
+                process.stdin.transport.abort()
         return await process.wait()
 
     def send(self, command: Mapping[str, Any]) -> None:
@@ -137,16 +147,49 @@ class DriverProcess:
             if not self._process.stdin.is_closing():
                 self._process.stdin.write(line)
 
-    async def _exited(self, process: asyncio.subprocess.Process) -> None:
-        """Waits until the driver has ended by itself, or for `_EXIT_S`."""
+    async def _begin(self, events: int, log: int) -> asyncio.subprocess.Process:
+        start, environment = self._start, self._start.environment
+        if start.scratch:
+            environment = await self._executor.run(
+                lambda: with_scratch(start.environment, Path(start.scratch))
+            )
+        return await asyncio.create_subprocess_exec(
+            *self._command(events),
+            cwd=start.folder,
+            env={**environment, DRIVER_VARIABLE: self._mark},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=log,
+            stderr=asyncio.subprocess.STDOUT,
+            pass_fds=(events,),
+            start_new_session=True,
+        )
+
+    async def _until_over(
+        self, process: asyncio.subprocess.Process, read_events: asyncio.Task[None]
+    ) -> None:
+        """Waits until the driver has ended. One that has closed its events has `_EXIT_S` left; a
+        child that it has forked may keep them open."""
+        while process.returncode is None and not read_events.done():
+            await asyncio.wait({read_events}, timeout=_LOOK_S)
         until = self._clock.monotonic() + _EXIT_S
         while process.returncode is None and self._clock.monotonic() < until:
             await self._clock.sleep(_GONE_AGAIN_S)
 
     async def _end_all(self, session: int) -> None:
         """Returns when no process of the driver runs."""
-        while await self._executor.run(lambda: kill_session(session)):
+        while await self._executor.run(lambda: kill_driver(session, self._mark)):
             await self._clock.sleep(_GONE_AGAIN_S)
+
+    async def _stop_reading(self, *reading: asyncio.Task[None]) -> None:
+        """Reads the rest. A process that could not be found may keep a pipe open for ever."""
+        _, still_open = await asyncio.wait(reading, timeout=_LAST_WORDS_S)
+        if still_open:
+            _log.warning(
+                "a process that was started by driver %s still has its output open, and cannot be "
+                "found: it is not killed", self.pid,
+            )  # fmt: skip
+        for task in still_open:
+            task.cancel()
 
     def _command(self, events: int) -> list[str]:
         start = self._start
@@ -154,43 +197,36 @@ class DriverProcess:
         return [*command, "--settings", json.dumps(dict(start.settings)), "--events", str(events)]
 
     async def _read_events(self, receiving: int) -> None:
-        reader = asyncio.StreamReader(limit=_EVENT_BYTES_MAX)
-        loop = asyncio.get_running_loop()
-        pipe = os.fdopen(receiving, "rb", buffering=0)
-        transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), pipe
-        )
-        try:
+        async with _reading(receiving) as reader:
             while line := await _line(reader):
                 with suppress(ValueError, KeyError):  # Half a line, from a driver that was killed.
-                    event = json.loads(self._hide(line.decode(errors="replace")))
+                    event = json.loads(self._hidden.hide(line.decode(errors="replace")))
                     self.on_event(event)
-        finally:
-            transport.close()
 
-    async def _read_log(self) -> None:
-        assert self._process is not None and self._process.stdout is not None
-        rest = ""
-        while data := await self._process.stdout.read(_READ_BYTES):
-            *lines, rest = (rest + data.decode(errors="replace")).split("\n")
-            if len(rest) > _LINE_CHARACTERS_MAX:
-                lines.append(rest)
-                rest = ""
-            if lines:
-                self._tell_lines(lines)
-        if rest:
-            self._tell_lines([rest])
+    async def _read_log(self, receiving: int) -> None:
+        lines = OutputLines(self._hidden, self._tell_lines)
+        async with _reading(receiving) as reader:
+            try:
+                while data := await reader.read(_READ_BYTES):
+                    lines.add(data)
+            finally:
+                lines.end()
 
     def _tell_lines(self, lines: list[str]) -> None:
-        self.on_lines([self._hide(line[:_LINE_CHARACTERS_MAX]) for line in lines])
+        self.on_lines(lines)  # A pipeline may have taken the driver over in the meantime.
 
-    def _hide(self, text: str) -> str:
-        for value in self._hidden:
-            text = text.replace(value, _HIDDEN)
-            escaped = json.dumps(value)[1:-1]
-            if escaped != value:
-                text = text.replace(escaped, _HIDDEN)
-        return text
+
+@asynccontextmanager
+async def _reading(receiving: int) -> AsyncIterator[asyncio.StreamReader]:
+    """Reads a pipe, and closes it in the end."""
+    reader = asyncio.StreamReader(limit=_EVENT_BYTES_MAX)
+    loop = asyncio.get_running_loop()
+    pipe = os.fdopen(receiving, "rb", buffering=0)
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    try:
+        yield reader
+    finally:
+        transport.close()
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

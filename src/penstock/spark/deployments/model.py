@@ -190,6 +190,9 @@ class Status:
     """How often it failed since it last worked."""
     next_ms: int = 0
     """When the next round or the next attempt begins; 0 if unknown."""
+    due_ms: int = 0
+    """When the round that is under way or comes next was or is due, in every state: another worker
+    that takes the pipeline begins it then. 0 if the schedule is continuous."""
     error: str = ""
     run: dict[str, Any] = field(default_factory=dict)
     """The view of the current or last run: `RunView.as_dict`."""

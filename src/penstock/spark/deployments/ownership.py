@@ -88,8 +88,11 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnershipOptions:
-    session_timeout_ms: int = 10_000
-    """How long a worker that does not answer keeps its pipelines. Their lease is 10 % shorter."""
+    session_timeout_ms: int = 20_000
+    """How long a worker that does not answer keeps its pipelines. Their lease is 10 % shorter.
+
+    It is longer than a broker's session (9 s) with the election and the load of a coordinator that
+    follow: the crash of a broker must not end the leases of all workers."""
     heartbeat_interval_ms: int = 1_000
     rebalance_timeout_ms: int = 60_000
     """How long the group waits for a worker that gives up pipelines."""
@@ -125,23 +128,28 @@ class Ownership:
         *,
         eligible: Callable[[], frozenset[str]],
         existing: Callable[[], frozenset[str]],
+        settled: Callable[[], frozenset[str]],
         owner: Owner,
         boot_time: Callable[[], float] = boot_time,
     ) -> None:
         """`eligible` returns the deployments that this worker is able to run, `existing` all that
-        there are. `boot_time` is the clock of the lease, which drivers must have too."""
+        there are, and `settled` those that may be moved to another worker for balance. `boot_time`
+        is the clock of the lease, which drivers must have too."""
         self.options = options or OwnershipOptions()
         self._cluster = cluster
         self._eligible = eligible
         self._existing = existing
+        self._settled = settled
         self._owner = owner
         self._boot_time = boot_time
         self._lease = Lease(
             self.options.session_timeout_ms / 1000, self.options.rebalance_timeout_ms / 1000
         )
-        assignor = PipelineAssignor(lambda: self._member.generation, self._on_held_back)
+        self._assignor = PipelineAssignor(
+            lambda: self._member.generation, self._on_held_back, settled
+        )
         self._member = GroupMember(
-            cluster, self.options.membership(assignor), _Host(self), self._count
+            cluster, self.options.membership(self._assignor), _Host(self), self._count
         )
         self._owned: set[str] = set()
         self._lost: set[str] = set()
@@ -182,6 +190,14 @@ class Ownership:
             return
         self._member.subscribe(self._eligible())
         self._news.set()
+
+    def balance(self) -> None:
+        """Lets the group rebalance if a pipeline may move now that could not before. Only the
+        worker that made the last assignment knows of such pipelines."""
+        if not self._closing and self._assignor.postponed & self._settled():
+            self._assignor.postponed = frozenset()
+            self._member.request_rejoin("pipelines may move to workers that have fewer")
+            self._news.set()
 
     async def run(self) -> None:
         """Takes part in the group until cancelled. Then gives up all pipelines and leaves.

@@ -25,9 +25,10 @@ from penstock.spark.deployments.metrics.figures import PipelineFigures, Pipeline
 from penstock.spark.deployments.model import Event, Status
 from penstock.spark.deployments.phase import Phase
 from penstock.spark.deployments.pipeline_part import Part, Rounds
-from penstock.spark.deployments.preparation import NotPreparable, PreparedVersion
+from penstock.spark.deployments.preparation import NotPreparable, PreparationTasks, PreparedVersion
 from penstock.spark.deployments.preview_server import PreviewDesk
 from penstock.spark.deployments.previews import Preview, PreviewRequest, table_named
+from penstock.spark.deployments.starting import is_starting
 from penstock.spark.deployments.supervisor import Supervisor
 from penstock.spark.deployments.supervisor_events import (
     BeginRound,
@@ -54,7 +55,7 @@ from penstock.spark.deployments.supervisor_events import (
     Tick,
 )
 from penstock.spark.deployments.surroundings import Surroundings
-from penstock.spark.pipelines.driver_control import Assignment
+from penstock.spark.pipelines.driver_control import LEASE_ENDED, Assignment
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import RunView
 from penstock.spark.stream_position import BackfillRequest
@@ -85,6 +86,7 @@ class PipelineTask:
         self._driver: DriverProcess | None = None
         self._cancelled: set[int] = set()
         """Attempts that were stopped before their driver was started."""
+        self._preparations = PreparationTasks()
         self._prepared: PreparedVersion | None = None
         self._lease_until = 0.0
         self._over_memory = ""
@@ -106,7 +108,9 @@ class PipelineTask:
 
     def define(self) -> None:
         """The deployment may have changed."""
-        self.handle(Defined(*self._part.definition()))
+        defined = Defined(*self._part.definition())
+        self.handle(defined)
+        self._preparations.end_unwanted(defined, self.machine.run)
         self._tell_backfills()
 
     def take(self, lease_until: float) -> None:
@@ -195,17 +199,15 @@ class PipelineTask:
         if self.machine.phase in (Phase.IDLE, Phase.PREPARING):
             self.generation = None
         for effect in effects:
-            match effect:
-                case StartDriver(deployment=deployment):
-                    self.generation = deployment.generation
-                case BeginRound():
-                    self.rounds.begun += 1
-                    self.rounds.began_at = now.boot
-                case _:
-                    pass
+            if isinstance(effect, StartDriver):
+                self.generation = effect.deployment.generation
+            elif isinstance(effect, BeginRound):
+                self.rounds.begun += 1
+                self.rounds.began_at = now.boot
             match effect:
                 case Prepare():
-                    self._spawn(self._prepare(effect), "preparation")
+                    task = self._spawn(self._prepare(effect), "preparation")
+                    self._preparations.add(effect, task)
                 case StopDriver():
                     self._stop(effect)
                 case _:
@@ -228,10 +230,11 @@ class PipelineTask:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(rest_s, self.handle, Tick())
 
-    def _spawn(self, work: Any, name: str) -> None:
+    def _spawn(self, work: Any, name: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- effects --------------------------------------------------------------------------------
 
@@ -318,7 +321,7 @@ class PipelineTask:
         version = effect.version.number
 
         def on_event(event: Mapping[str, Any]) -> None:
-            if event.get("event") == "end":
+            if event.get("event") in ("end", LEASE_ENDED):
                 ended.update(event)
             self._on_event(effect.run, event)
 
@@ -349,9 +352,10 @@ class PipelineTask:
         if spare is not None:
             return spare
         around = self._around
+        scratch = str(around.folder.spare(around.random.bytes(6).hex()))
         driver = DriverProcess(
-            prepared.start, around.executor, around.clock, around.start_times.watching(on_event),
-            on_lines,
+            replace(prepared.start, scratch=scratch), around.executor, around.clock,
+            around.start_times.watching(on_event), on_lines,
         )  # fmt: skip
         task = asyncio.create_task(driver.run(), name=f"driver of {self.name}")
         return driver, task, prepared.assignment
@@ -371,11 +375,15 @@ class PipelineTask:
             self._lineage.on_end(completed=ended.get("state") == "COMPLETED", error=error)
         self._previews.close("its driver has ended: try again when it runs")
         self._dirty = True
-        self.handle(DriverEnded(run, ended.get("state") == "COMPLETED", error))
+        lease_ended = ended.get("event") == LEASE_ENDED
+        self.handle(DriverEnded(run, ended.get("state") == "COMPLETED", error, lease_ended))
 
     def _error(self, code: int, ended: Mapping[str, Any]) -> str:
         if self._over_memory:
             return self._over_memory
+        if ended.get("event") == LEASE_ENDED:
+            self.view.apply({"event": "end", "state": "STOPPED"})
+            return ""
         if ended:
             failed = [flow for flow in self.view.flows.values() if flow.error]
             where = f"{failed[0].name}: {failed[0].error}" if failed else ""
@@ -484,4 +492,9 @@ class PipelineTask:
 
     @property
     def is_starting(self) -> bool:
-        return self.machine.phase in (Phase.PREPARING, Phase.STARTING)
+        """Whether it is about to run: see `starting`."""
+        now = self._now()
+        status = self.machine.status(now)
+        return status is not None and is_starting(
+            replace(status, run=self.view.as_dict()), now.wall_ms
+        )

@@ -12,23 +12,30 @@ from pathlib import Path
 from typing import Final
 
 from penstock.client.errors import ClientError
-from penstock.ports import Executor
-from penstock.spark.deployments.archive import REQUIREMENTS_NAME, unpack
+from penstock.ports import Clock, Executor
+from penstock.spark.class_archive import ClassArchives
+from penstock.spark.deployments.archive import unpack
 from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.checkpoint_folders import local_folder, reset_query
 from penstock.spark.deployments.driver_process import DriverStart
 from penstock.spark.deployments.environments import EnvironmentFailed, Environments
 from penstock.spark.deployments.model import Deployment, Version
 from penstock.spark.deployments.secret_files import read_secrets
+from penstock.spark.deployments.supervisor_events import Defined, Prepare
 from penstock.spark.deployments.worker_folder import WorkerFolder
-from penstock.spark.home import make_home
+from penstock.spark.deployments.worker_guard import WORKER_VARIABLE
+from penstock.spark.home import shared_home
 from penstock.spark.pipelines.driver_control import Assignment
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, load_project
+from penstock.spark.pipelines.project_link import make_link
 from penstock.spark.pipelines.runner import CONNECT_MODE, prepare_topics
 
 DEFAULT_MASTER: Final = "local[2]"
 DEFAULT_MEMORY_MB: Final = 1024
+_OWN_HOME: Final = ("local", "spark://")
+"""Masters whose executors are in the driver, or use a SPARK_HOME of their own. Others are sent
+files of the driver's SPARK_HOME."""
 _CHANGED_AT_RUN_TIME: Final = frozenset(
     {
         "spark.sql.ansi.enabled",
@@ -61,29 +68,57 @@ class PreparedVersion:
     """Lets queries of a script begin again. It blocks."""
 
 
+class PreparationTasks:
+    """The preparations of a driver that are under way: the last one, and earlier ones that nobody
+    waits for. An earlier one continues if its packages are still needed."""
+
+    def __init__(self) -> None:
+        self._tasks: list[tuple[Prepare, asyncio.Task[None]]] = []
+
+    def add(self, effect: Prepare, task: asyncio.Task[None]) -> None:
+        self._tasks = [each for each in self._tasks if not each[1].done()]
+        self._tasks.append((effect, task))
+
+    def end_unwanted(self, defined: Defined, run: int) -> None:
+        """Ends those that are for another version than the one that is to run now, and the pip of
+        each. `run` is the attempt that is under way now."""
+        deployment = defined.deployment
+        is_wanted = deployment is not None and deployment.wanted == "RUNNING"
+        wanted = defined.version if is_wanted else None
+        for effect, task in self._tasks:
+            if effect.run != run and effect.version != wanted:
+                task.cancel()
+
+
 class Preparation:
     def __init__(
         self,
         catalog: Catalog,
         folder: WorkerFolder,
         executor: Executor,
+        clock: Clock,
         *,
+        worker: str,
         bootstrap: str,
         secrets: str = "",
     ) -> None:
+        """`worker` is the id of the worker, by which its guard finds the drivers."""
         self._catalog = catalog
         self._folder = folder
         self._executor = executor
+        self._worker = worker
         self._bootstrap = bootstrap
         self._secrets = secrets
-        self._environments = Environments(str(folder.environments()))
+        self.archives = ClassArchives(folder.path / "class-archives")
+        self._environments = Environments(folder.environments(), executor, clock, worker)
         self._locks: dict[str, asyncio.Lock] = {}
         """Of each pipeline: it may have two drivers, which share the folder of its files."""
 
     async def prepare(
         self, deployment: Deployment, version: Version, tell: Callable[[str], None]
     ) -> PreparedVersion:
-        """Raises `NotPreparable`. `tell` is called from a thread, with what is being done."""
+        """Raises `NotPreparable`. `tell` is called with what is being done. Cancel the call to end
+        an installation of packages."""
         root = self._folder.files(version)
         try:
             async with self._locks.setdefault(version.name, asyncio.Lock()):
@@ -94,28 +129,29 @@ class Preparation:
                 known = [version, *self._catalog.versions_of(version.name)]
                 kept = {self._folder.files(each).name for each in known}
                 await self._executor.run(lambda: self._folder.drop_files(version.name, kept))
-            return await self._executor.run(lambda: self._on_thread(deployment, version, tell))
+            await self._executor.run(lambda: _check_entry(root, version))
+            python = await self._environments.python(root, version.archive, tell)
+            return await self._executor.run(lambda: self._on_thread(deployment, version, python))
+        except EnvironmentFailed as error:
+            raise NotPreparable(str(error), lasting=error.lasting) from error
         except ClientError as error:
             raise NotPreparable(str(error), lasting=False) from error
-        except (PipelineError, EnvironmentFailed) as error:
+        except PipelineError as error:
             raise NotPreparable(str(error), lasting=True) from error
         except OSError as error:
             text = f"{error.filename or self._folder.path}: {error.strerror}"
             raise NotPreparable(text, lasting=False) from error
 
-    def _on_thread(
-        self, deployment: Deployment, version: Version, tell: Callable[[str], None]
-    ) -> PreparedVersion:
-        root = self._folder.files(version)
-        entry = root / version.entry
-        if not entry.resolve().is_relative_to(root.resolve()) or not entry.is_file():
-            raise PipelineError(f"version {version.number} has no file {version.entry}: deploy it")
-        python = self._environments.python(root / REQUIREMENTS_NAME, tell)
+    async def clean(self) -> None:
+        """Removes environments that no deployed version needs any more."""
+        await self._environments.clean(list(self._catalog.versions.values()))
+
+    def _on_thread(self, deployment: Deployment, version: Version, python: str) -> PreparedVersion:
         secrets = read_secrets(self._secrets, deployment.secrets)
         configuration: Mapping[str, str] = {}
         bootstrap = deployment.settings.get(BOOTSTRAP_SETTING, self._bootstrap)
         if version.kind == "project":
-            project = load_project(entry)
+            project = load_project(self._folder.files(version) / version.entry)
             configuration = project.configuration
             prepare_topics(bootstrap, project.topics)
         assignment = self._assignment(deployment, version, bootstrap)
@@ -178,7 +214,7 @@ class Preparation:
                 "spark.driver.memory": f"{deployment.memory_mb}m",
             },
             environment={
-                **self.environment(deployment.master, python, folder),
+                **self.environment(deployment.master, python),
                 **assignment.environment,
                 **secrets,
                 "PYTHONPATH": assignment.root,
@@ -190,13 +226,14 @@ class Preparation:
         """Returns how a driver is started in advance. It blocks."""
         folder = self._folder.spare(number)
         folder.mkdir(parents=True, exist_ok=True)
+        make_link(Path(self.spare_link(number)))
         return DriverStart(
             python=sys.executable,
             master=DEFAULT_MASTER,
             folder=str(folder),
             settings={"spark.driver.memory": f"{DEFAULT_MEMORY_MB}m"},
             environment={
-                **self.environment(DEFAULT_MASTER, sys.executable, folder),
+                **self.environment(DEFAULT_MASTER, sys.executable),
                 "PYTHONPATH": self.spare_link(number),
             },
         )
@@ -205,20 +242,34 @@ class Preparation:
         """Returns where the Python workers of such a driver look for the files of its project."""
         return str(self._folder.spare(number) / "project")
 
-    @staticmethod
-    def environment(master: str, python: str, folder: Path) -> dict[str, str]:
+    def training_environment(self) -> dict[str, str]:
+        """Returns the environment in which an archive of classes is made. It blocks."""
+        return self._environment(DEFAULT_MASTER, sys.executable)
+
+    def environment(self, master: str, python: str) -> dict[str, str]:
         """Returns the environment of a driver. It blocks."""
+        return self.archives.with_archive(self._environment(master, python))
+
+    def _environment(self, master: str, python: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name not in CONNECT_MODE}
         if master.startswith("local"):
             kept.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        if master.startswith(_OWN_HOME):
             with suppress(OSError):  # Without symbolic links Spark is only slower.
-                kept.update(make_home(folder / "spark-home"))
+                kept.update(shared_home(self._folder.path))
         return {
             **kept,
+            WORKER_VARIABLE: self._worker,
             "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": python,
             "PYTHONUNBUFFERED": "1",
         }
+
+
+def _check_entry(root: Path, version: Version) -> None:
+    entry = root / version.entry
+    if not entry.resolve().is_relative_to(root.resolve()) or not entry.is_file():
+        raise PipelineError(f"version {version.number} has no file {version.entry}: deploy it")
 
 
 def _is_changeable(name: str) -> bool:

@@ -17,6 +17,7 @@ from penstock.spark.deployments import archive
 from penstock.spark.deployments.flow_fingerprints import project_flows, script_flows
 from penstock.spark.deployments.model import NAME, Kind
 from penstock.spark.deployments.recompute_parts import project_parts
+from penstock.spark.deployments.requirements_text import check_requirements
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.project import find_project, read_spec
 from penstock.spark.pipelines.recompute_scope import PipelineParts
@@ -55,6 +56,7 @@ def prepare(given: Path) -> PreparedFiles:
     project = find_project(given)
     content = read_spec(project.spec)
     ignored = _own_storage(project.root, content)
+    check_requirements(project.root)
     texts = _texts(project.root, ignored)
     definitions = list(_definitions(project.root, project.spec, content, texts))
     catalog = content.get("catalog") or _CATALOG
@@ -89,6 +91,7 @@ def _prepare_script(script: Path) -> PreparedFiles:
     if not script.is_file():
         raise PipelineError(f"{script} does not exist: give a script, or the folder of a project")
     root = script.resolve().parent
+    check_requirements(root)
     texts = _texts(root, [])
     if script.name not in texts:
         raise PipelineError(f"{script} is listed in .penstockignore: remove it from there")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.spark.deployments import schedule as times
-from penstock.spark.deployments.model import Deployment
+from penstock.spark.deployments.model import Deployment, Status
 
 
 class RoundTimes:
@@ -24,10 +24,18 @@ class RoundTimes:
         """The schedule has changed, or the pipeline was stopped in between."""
         self._decided_for = None
 
-    def resume(self, deployment: Deployment, due_ms: int) -> None:
-        """Another worker decided that the next round is due at this time."""
-        self.due_ms = due_ms
-        self._decided_for = deployment.version, deployment.restarts
+    def reported(self, deployment: Deployment) -> int:
+        """Returns the time for the status: 0 if it is not decided, or the schedule has no times."""
+        return self.due_ms if self.is_decided and not deployment.schedule.continuous else 0
+
+    def resume(self, deployment: Deployment, previous: Status) -> None:
+        """Takes over the time that another worker has reported for the same deployment. A round
+        that it did not complete is due since then."""
+        waited = previous.state == "WAITING FOR ITS TIME"
+        due_ms = previous.due_ms or (previous.next_ms if waited else 0)
+        if due_ms:
+            self.due_ms = due_ms
+            self._decided_for = deployment.version, deployment.restarts
 
     def decide_first(self, deployment: Deployment, now_ms: int) -> None:
         """Decides when the first round of a version is due. A restart makes it due at once."""

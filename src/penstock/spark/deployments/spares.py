@@ -1,7 +1,13 @@
 """A driver in reserve: its Spark has started already, and the next pipeline takes it over.
 
-There is at most one. It is started when there is a deployment that wants to run, and not while
-another driver starts: both would be slower.
+There is at most one. It is started when there is a deployment that wants to run, and not while a
+pipeline starts (see `starting`): both would be slower. A pipeline that needs a driver while the
+spare still starts takes it over, too: that is sooner than to start another one beside it.
+
+A spare that ends by itself, for example because memory is short, is replaced after a pause. Each
+further one doubles the pause, until a pipeline takes a spare over.
+
+A spare rehearses, one step after the other, while nothing else starts: see `pipelines.rehearsal`.
 """
 
 from __future__ import annotations
@@ -11,7 +17,7 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from penstock.ports import Clock, Executor, Random
 from penstock.spark.deployments.driver_process import DriverProcess
@@ -21,6 +27,10 @@ from penstock.spark.deployments.worker_folder import WorkerFolder
 from penstock.spark.pipelines.driver_control import Assignment
 
 _log = logging.getLogger(__name__)
+_PAUSE_S: Final = 10.0
+_PAUSE_MAX_S: Final = 900.0
+_DOUBLINGS_MAX: Final = 10
+"""Enough for the longest pause."""
 
 
 class Spare:
@@ -30,6 +40,9 @@ class Spare:
         self.number = number
         self.driver = driver
         self.warm = warm
+        self.is_rehearsed = False
+        self.rehearses = False
+        """Whether it does a step of its rehearsal."""
         self.task: asyncio.Task[int] | None = None
 
 
@@ -51,7 +64,9 @@ class Spares:
         self._start_times = start_times
         self._spare: Spare | None = None
         self._starting = False
-        self._failed = False
+        self._failures = 0
+        """How many have ended by themselves since a pipeline took the last one over."""
+        self._retry_at = float("-inf")
 
     @property
     def pid(self) -> int | None:
@@ -67,24 +82,35 @@ class Spares:
         """Starts a spare if there is none and one is wanted, and ends one that is not wanted."""
         spare = self._spare
         if spare is not None and spare.task is not None and spare.task.done():
-            # It ended by itself: another one would, too. Pipelines start without it.
-            self._spare, self._failed = None, True
-            _log.warning("the driver in reserve has ended; pipelines start more slowly without it")
-            await self._drop(spare)
+            self._spare = None
+            self._fail("the driver in reserve has ended")
+            await asyncio.gather(spare.task, return_exceptions=True)
         elif spare is not None and not wanted:
             await self.close()
-        elif spare is None and wanted and not self._starting and not self._failed:
+        elif spare is None and wanted and not self._starting and self._may_start():
             self._starting = True
             try:
                 await self._start()
             finally:
                 self._starting = False
 
+    def rehearse(self) -> bool:
+        """Has the spare do the next step of its rehearsal, if it does none already. Returns whether
+        there is nothing left to rehearse."""
+        spare = self._spare
+        if spare is None or not spare.warm.is_set() or spare.is_rehearsed:
+            return True
+        if not spare.rehearses:
+            spare.rehearses = True
+            spare.driver.send({"rehearse": True})
+        return False
+
     async def close(self) -> None:
         spare, self._spare = self._spare, None
         if spare is not None:
             spare.driver.kill()
-            await self._drop(spare)
+            if spare.task is not None:
+                await asyncio.gather(spare.task, return_exceptions=True)
 
     def take(
         self,
@@ -93,39 +119,61 @@ class Spares:
         on_lines: Callable[[list[str]], None],
     ) -> tuple[DriverProcess, asyncio.Task[int], Assignment] | None:
         """Returns the spare for this version, with the assignment to send to it; None if there is
-        none that is warm, or none that fits."""
+        none, or none that fits. It keeps the assignment until its Spark has started."""
         spare = self._spare
-        if spare is None or not spare.warm.is_set() or not prepared.fits_spare:
+        if spare is None or not prepared.fits_spare:
             return None
         if spare.task is None or spare.task.done():
             return None
-        self._spare = None
-        spare.driver.on_event, spare.driver.on_lines = on_event, on_lines
+        self._spare, self._failures = None, 0
+        before = spare.driver.on_event
+
+        def on_both(event: Mapping[str, Any]) -> None:
+            before(event)  # It still measures the start of Spark.
+            on_event(event)
+
+        spare.driver.on_event, spare.driver.on_lines = on_both, on_lines
         link = self._preparation.spare_link(spare.number)
         return spare.driver, spare.task, replace(prepared.assignment, link=link)
 
+    def _may_start(self) -> bool:
+        return self._clock.monotonic() >= self._retry_at
+
+    def _fail(self, what: str) -> None:
+        """The next one may fail, too: waits longer each time. Pipelines start without it."""
+        pause_s = min(_PAUSE_S * 2.0 ** min(self._failures, _DOUBLINGS_MAX), _PAUSE_MAX_S)
+        self._failures += 1
+        self._retry_at = self._clock.monotonic() + pause_s
+        _log.warning(
+            "%s; the next one starts in %d seconds at the earliest, and pipelines start more "
+            "slowly without it", what, pause_s,
+        )  # fmt: skip
+
     async def _start(self) -> None:
         number = self._random.bytes(6).hex()
+        folder = self._folder.spare(number)
         try:
             start = await self._executor.run(lambda: self._preparation.spare_start(number))
         except OSError as error:
-            _log.warning("cannot start a driver in reserve: %s", error)
-            self._failed = True
+            await self._executor.run(lambda: shutil.rmtree(folder, ignore_errors=True))
+            self._fail(f"cannot start a driver in reserve: {error}")
             return
         warm = asyncio.Event()
 
         def on_event(event: Mapping[str, Any]) -> None:
-            if event.get("event") == "warm":
-                warm.set()
+            match event.get("event"):
+                case "warm":
+                    warm.set()
+                case "rehearsed":
+                    spare.rehearses, spare.is_rehearsed = False, not event.get("left")
+                case _:
+                    pass
 
         watching = self._start_times.watching(on_event)
-        driver = DriverProcess(start, self._executor, self._clock, watching, lambda _: None)
+        driver = DriverProcess(
+            replace(start, scratch=str(folder)), self._executor, self._clock, watching,
+            lambda _: None,
+        )  # fmt: skip
         spare = Spare(number, driver, warm)
         spare.task = asyncio.create_task(driver.run(), name="driver in reserve")
         self._spare = spare
-
-    async def _drop(self, spare: Spare) -> None:
-        if spare.task is not None:
-            await asyncio.gather(spare.task, return_exceptions=True)
-        folder = self._folder.spare(spare.number)
-        await self._executor.run(lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -162,8 +162,7 @@ class Supervisor:
             self._backoff.failures, self._backoff.error = previous.failures, previous.error
             if previous.state in ("FAILED", "COMPLETED"):
                 self._held = deployment.revision, previous.state
-            if previous.state == "WAITING FOR ITS TIME" and previous.next_ms:
-                self._rounds.resume(deployment, previous.next_ms)
+            self._rounds.resume(deployment, previous)
         if previous.worker and previous.worker != self._identity.worker:
             self._interrupted = False
             self._record(now, "moved", f"taken over from {previous.worker} on {previous.host}")
@@ -211,6 +210,10 @@ class Supervisor:
             if failed:
                 self._fail(failed, now)
             return
+        if happening.lease_ended:
+            # A starved driver may not have read in time that the lease was renewed.
+            self._interrupted = True
+            return
         if happening.completed and phase is Phase.ROUND:
             self._worked(now)
             if self._deployment is not None and self._deployment.schedule.continuous:
@@ -237,7 +240,8 @@ class Supervisor:
         error = self._backoff.error
         self._record(now, "failed", f"{error}; the next attempt is in {pause_s:.0f} s")
         bad = lasting or self._backoff.is_hopeless
-        if bad and deployment.auto_rollback and self._good_version not in (0, version):
+        # A good version that is newer was left by a person, who had a reason.
+        if bad and deployment.auto_rollback and 0 < self._good_version < version:
             self._out.append(RollBack(self.name, version, self._good_version, error))
 
     # -- what is to be done ---------------------------------------------------------------------
@@ -463,6 +467,7 @@ class Supervisor:
             updated_ms=now.wall_ms,
             failures=self._backoff.failures,
             next_ms=next_ms,
+            due_ms=self._rounds.reported(deployment),
             error=self._backoff.error,
             good_version=self._good_version,
             reset_revision=self._reset_revision,

@@ -114,6 +114,8 @@ class DriverEnded:
     completed: bool = False
     """Whether it ended by itself, with everything done."""
     error: str = ""
+    lease_ended: bool = False
+    """Whether it killed itself because its lease had ended. That is no failure of the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,11 @@ from penstock.client.environment import ClientEnv, default_environment
 from penstock.client.errors import ClientError
 from penstock.client.options import AdminOptions
 from penstock.runtime import Threads
+from penstock.spark.deployments.archive_training import ArchiveTraining
 from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.deployed_pipeline import DeployedPipeline
 from penstock.spark.deployments.eligibility import eligible
+from penstock.spark.deployments.guard_process import GuardProcess
 from penstock.spark.deployments.lineage.worker_lineage import Lineage
 from penstock.spark.deployments.metrics.endpoint import (
     MetricsEnv,
@@ -39,19 +41,24 @@ from penstock.spark.deployments.preparation import DEFAULT_MEMORY_MB, Preparatio
 from penstock.spark.deployments.preview_server import PreviewServer
 from penstock.spark.deployments.previews import Preview, PreviewRequest
 from penstock.spark.deployments.spares import Spares
+from penstock.spark.deployments.starting import Patience, is_in_round, is_starting
 from penstock.spark.deployments.supervisor_events import Identity
 from penstock.spark.deployments.surroundings import Surroundings
 from penstock.spark.deployments.worker_folder import WorkerFolder
 from penstock.spark.pipelines.process_session import memory_by_session
 
 _log = logging.getLogger(__name__)
+_AT_REST: Final = frozenset({"STOPPED", "FAILED", "COMPLETED", "WAITING FOR ITS TIME"})
+_SETTLED_MS: Final = 5 * 60_000
 _LOOK_S: Final = 1.0
 _REPORT_EVERY: Final = 5
 _MEMORY_EVERY: Final = 2
 _FORGET_S: Final = 3.0
 _WRITE_S: Final = 5.0
 _THREADS: Final = 8
-"""Installing packages takes minutes and must not delay the rest."""
+_PREPARING_THREADS: Final = 4
+"""For preparations, which may be slow and must not delay the rest, such as the end of a driver."""
+_CLEAN_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,7 @@ class Worker:
         self._catalog = catalog
         self._env = env
         self._threads = Threads(_THREADS)
+        self._preparing_threads = Threads(_PREPARING_THREADS)
         self._folder = WorkerFolder(options.data)
         host = socket.gethostname()
         self.id = f"{host}-{env.random.bytes(4).hex()}"
@@ -90,7 +98,9 @@ class Worker:
         preparation = Preparation(
             catalog,
             self._folder,
-            self._threads,
+            self._preparing_threads,
+            env.clock,
+            worker=self.id,
             bootstrap=options.bootstrap,
             secrets=options.secrets,
         )
@@ -101,6 +111,9 @@ class Worker:
         self._spares = Spares(
             preparation, self._folder, self._threads, env.clock, env.random, start_times
         )
+        self._preparation = preparation
+        self._patience = Patience()
+        self._training = ArchiveTraining(preparation.archives, self._folder, self._threads)
         self._around = Surroundings(
             catalog, self._folder, preparation, self._spares, self._threads, env.clock, env.random,
             self._identity, start_times, self._lineage,
@@ -116,8 +129,11 @@ class Worker:
             options.ownership,
             eligible=self._eligible,
             existing=lambda: frozenset(catalog.deployments),
+            settled=self._settled,
             owner=self,
         )
+        group = self.ownership.options.group_id
+        self._guard = GuardProcess(self.id, options.bootstrap, group)
         self.on_metrics: Callable[[str], None] = lambda _: None
         """Called with the address of the metrics, once they are served."""
         self._started_ms = env.clock.wall_ms()
@@ -131,9 +147,10 @@ class Worker:
         """Runs pipelines until `stop` is called. Then gives up all of them and leaves the group."""
         sending = nullcontext() if self._lineage is None else self._lineage.running()
         try:
-            async with sending:
+            async with sending, self._guard.running():
                 await self._run()
         finally:
+            self._preparing_threads.close()
             self._threads.close()
 
     async def _run(self) -> None:
@@ -142,6 +159,7 @@ class Worker:
         self._catalog.on_change(self._on_change)
         self._owning = asyncio.ensure_future(self.ownership.run())
         looking = asyncio.create_task(self._look(), name="looks after pipelines")
+        cleaning = asyncio.create_task(self._clean(), name="removes old environments")
         previews = PreviewServer(self._options.bootstrap, self._env, self._preview)
         serving_previews = asyncio.create_task(previews.run(), name="serves previews")
         try:
@@ -154,13 +172,15 @@ class Worker:
                     task.result()
         finally:
             self._owning.cancel()
-            looking.cancel()
-            serving_previews.cancel()
-            await asyncio.gather(self._owning, looking, serving_previews, return_exceptions=True)
+            others = (looking, cleaning, serving_previews)
+            for task in others:
+                task.cancel()
+            await asyncio.gather(self._owning, *others, return_exceptions=True)
             for running in self._running.values():
                 running.cancel()
             await asyncio.gather(*self._running.values(), return_exceptions=True)
             await self._spares.close()
+            await self._training.close()
             await self._threads.run(self._folder.release_spares)
             await self._forget()
 
@@ -207,6 +227,7 @@ class Worker:
             pipeline.lose()
 
     def renew(self, until: float) -> None:
+        self._guard.tell_member(self.ownership.member_id)
         for pipeline in self.pipelines.values():
             if pipeline.owned:
                 pipeline.renew(until)
@@ -234,6 +255,20 @@ class Worker:
             self._known_eligible = known
             self.ownership.refresh()
 
+    def _settled(self) -> frozenset[str]:
+        """Returns the pipelines that may be moved for balance: none while a worker is new, and not
+        those that start, that have started a short time ago, or that do a scheduled round."""
+        now_ms = self._env.clock.wall_ms()
+        workers = self._catalog.live_workers()
+        if any(now_ms - each.started_ms < _SETTLED_MS for each in workers):
+            return frozenset()
+        return frozenset(
+            name
+            for name, status in self._catalog.statuses.items()
+            if status.state in _AT_REST
+            or (status.state == "RUNNING" and now_ms - status.since_ms >= _SETTLED_MS)
+        )
+
     # -- looking after pipelines ----------------------------------------------------------------
 
     async def _look(self) -> None:
@@ -244,11 +279,28 @@ class Worker:
             if number % _REPORT_EVERY == 0:
                 await _within(_WRITE_S, self._report())
                 self._refresh()
+                self.ownership.balance()
             if number % _MEMORY_EVERY == 0:
                 await self._check_memory()
-            await self._spares.keep(wanted=self._wants_spare())
+            await self._keep_spare()
             number += 1
             await self._env.clock.sleep(_LOOK_S)
+
+    async def _keep_spare(self) -> None:
+        may_work = self._may_work()
+        wanted = self._wants_spare(may_work=may_work)
+        await self._spares.keep(wanted=wanted)
+        is_warm = wanted and self._spares.states()["warm"]
+        if is_warm and may_work and self._spares.rehearse():
+            await self._training.begin(self._preparation.training_environment)
+
+    async def _clean(self) -> None:
+        while True:
+            try:
+                await self._preparation.clean()
+            except OSError as error:
+                _log.warning("cannot remove old environments: %s", error)
+            await self._env.clock.sleep(_CLEAN_S)
 
     async def _report(self) -> None:
         status = WorkerStatus(
@@ -350,7 +402,7 @@ class Worker:
         emitter = self._lineage.emitter
         return {"sent": emitter.sent, "dropped": emitter.dropped}
 
-    def _wants_spare(self) -> bool:
+    def _wants_spare(self, *, may_work: bool) -> bool:
         deployments = self._catalog.deployments.values()
         if self._stopping or not self._options.spare:
             return False
@@ -359,9 +411,32 @@ class Worker:
             taken_mb = sum(each.memory_mb for each in deployments if each.name in owned)
             if taken_mb + DEFAULT_MEMORY_MB > self._options.memory_mb:
                 return False
-        if self._spares.pid is None and any(each.is_starting for each in self.pipelines.values()):
-            return False
+        if self._spares.pid is None and not may_work:
+            return False  # It would take processor time from a pipeline that needs it.
         return any(each.wanted == "RUNNING" for each in deployments)
+
+    def _may_work(self) -> bool:
+        """Whether work that can wait may begin."""
+        if self._is_one_starting():
+            return False
+        statuses, now_ms = self._catalog.statuses, self._env.clock.wall_ms()
+        in_round = any(
+            is_in_round(statuses[name], now_ms)
+            for name, each in self._catalog.deployments.items()
+            if each.wanted == "RUNNING"
+            and name in statuses
+            and statuses[name].host == self._identity.host
+        )
+        return self._patience.may_begin(is_quiet=not in_round, now_ms=now_ms)
+
+    def _is_one_starting(self) -> bool:
+        """Whether a pipeline of this worker, or of another one, is about to run."""
+        statuses, now_ms = self._catalog.statuses, self._env.clock.wall_ms()
+        return any(each.is_starting for each in self.pipelines.values()) or any(
+            is_starting(statuses[name], now_ms)
+            for name, each in self._catalog.deployments.items()
+            if each.wanted == "RUNNING" and name in statuses
+        )
 
 
 async def _within(seconds: float, *work: Coroutine[Any, Any, None]) -> None:

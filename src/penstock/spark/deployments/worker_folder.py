@@ -6,13 +6,15 @@ environments/HASH       virtual environments
 storage/NAME            tables, checkpoints and metastore of a pipeline without shared storage;
                         _generations/N in it: those of a recompute, see `generations`
 logs/NAME               the log of its drivers
-spares/WORKER/ID        working folders of drivers that were started in advance
+spark-home-HASH         links to PySpark: see `penstock.spark.home`
+class-archives/HASH.jsa archives of Java classes: see `penstock.spark.class_archive`
+spares/WORKER/ID        temporary files of a driver; of one that was started in advance also its
+                        working folder. Removed when the driver has ended
 spares/WORKER.lock      locked while the worker runs: others remove the folder of one that has ended
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from contextlib import suppress
@@ -21,6 +23,7 @@ from typing import Final
 
 from penstock.ports import Random
 from penstock.spark.deployments.checkpoint_folders import local_folder
+from penstock.spark.deployments.file_lock import remove_lock, try_lock, wait_for_lock
 from penstock.spark.deployments.generations import generation_storage
 from penstock.spark.deployments.model import Deployment, Version
 
@@ -49,26 +52,27 @@ class WorkerFolder:
         return file.read_text("utf-8").strip()
 
     def claim_spares(self, worker: str) -> None:
-        """Begins to use the folder for spares of this worker, and removes those of workers that
+        """Begins to use the folders for drivers of this worker, and removes those of workers that
         have ended, as after a crash."""
         spares = self.path / "spares"
-        self._lock = _locked(spares / f"{worker}{_LOCK}")
+        # Another worker that starts may have it for a moment, to see whether this one runs.
+        self._lock = wait_for_lock(spares / f"{worker}{_LOCK}")
         self._spares = spares / worker
         self._spares.mkdir(exist_ok=True)
         for entry in list(spares.iterdir()):
             name = entry.name.removesuffix(_LOCK)
             if name == worker:
                 continue
-            lock = _locked(spares / f"{name}{_LOCK}")
+            lock = try_lock(spares / f"{name}{_LOCK}")
             if lock is not None:
                 shutil.rmtree(spares / name, ignore_errors=True)
-                _unlock(spares / f"{name}{_LOCK}", lock)
+                remove_lock(spares / f"{name}{_LOCK}", lock)
 
     def release_spares(self) -> None:
-        """Removes the spares of this worker. None of its drivers may run any more."""
+        """Removes the folders of its drivers. None of them may run any more."""
         if self._lock is not None:
             shutil.rmtree(self._spares, ignore_errors=True)
-            _unlock(self._spares.with_name(f"{self._spares.name}{_LOCK}"), self._lock)
+            remove_lock(self._spares.with_name(f"{self._spares.name}{_LOCK}"), self._lock)
             self._lock = None
 
     def files(self, version: Version) -> Path:
@@ -108,20 +112,5 @@ class WorkerFolder:
         return self.path / "environments"
 
     def spare(self, number: str) -> Path:
+        """Returns the folder of a driver. It is removed with the driver, or with the worker."""
         return self._spares / number
-
-
-def _locked(path: Path) -> int | None:
-    """Locks a file, and returns its descriptor; None if another process has locked it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _unlock(path: Path, descriptor: int) -> None:
-    path.unlink(missing_ok=True)
-    os.close(descriptor)

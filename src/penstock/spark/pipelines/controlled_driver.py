@@ -5,6 +5,7 @@ learns only then which pipeline it runs, so that a worker can keep one in reserv
 the file descriptor that it was given, as those of `driver`, and some more:
 
     {"event": "warm"}        Spark has started, and waits for a pipeline
+    {"event": "rehearsed"}   did a step of the rehearsal; `left` says how many are left
     {"event": "ready"}       waits for its first round
     {"event": "waiting"}     a round was completed
     {"event": "refused"}     tables cannot be computed again; `text` says why
@@ -36,16 +37,20 @@ from pyspark.pipelines.cli import unpack_pipeline_spec
 from penstock.spark import backfill_file
 from penstock.spark.pipelines.driver import Events, Pipeline, Spark, explained
 from penstock.spark.pipelines.driver_control import Assignment, Control, Watchdog
+from penstock.spark.pipelines.driver_pipes import keep_private, take_input
+from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.graph import QueryGraphReport
 from penstock.spark.pipelines.live_flows import LiveFlows
 from penstock.spark.pipelines.preview import Previews, quoted
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
+from penstock.spark.pipelines.project_link import point_link
 from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.recompute_scope import RecomputeRefused
+from penstock.spark.pipelines.rehearsal import Rehearsal
 from penstock.spark.stream_position import BackfillRequest
 
 _BACKFILLS: Final = "backfills.json"
-_QUERIES_EVERY_S: Final = 0.25
+_QUERIES_EVERY_S: Final = 1.0
 _LIVE_ROUND_S: Final = 10.0
 """How long a round is if all flows run without an end and there is no materialized view."""
 _WAREHOUSE: Final = "spark.sql.warehouse.dir"
@@ -76,8 +81,7 @@ class Job:
         assigned = self._assigned
         os.environ.update(assigned.environment)
         if assigned.link:
-            with suppress(FileExistsError):
-                os.symlink(assigned.root, assigned.link)
+            point_link(Path(assigned.link), Path(assigned.root))
         os.chdir(assigned.root)
         sys.path.insert(0, assigned.root)
         settings = {**assigned.settings, BOOTSTRAP_SETTING: assigned.bootstrap}
@@ -92,7 +96,8 @@ class Job:
                 spec.database or "default"
             )
             self._spark.connect()
-            self._project = Pipeline(spec_path, spec, self._spark, self._events)
+            runs_on = assigned.live_interval_s is not None and self._spark.classic is not None
+            self._project = Pipeline(spec_path, spec, self._spark, self._events, runs_on=runs_on)
         elif self._spark.classic is None:
             # The script's getOrCreate finds the session on the Connect server.
             self._spark.connect()
@@ -126,7 +131,7 @@ class Job:
         else:
             self._run_script()
         if self._watch is not None:
-            self._watch.end_round()
+            self._watch.end_round(lag=False)
 
     def _recompute(self, project: Pipeline) -> None:
         assigned = self._assigned
@@ -210,6 +215,19 @@ def place(classic: Any, assigned: Assignment) -> None:
     shared.hadoopConf().set("hive.metastore.warehouse.dir", assigned.warehouse)
 
 
+def waited_for(spark: Spark, events: Events, control: Control) -> Assignment | None:
+    """Waits for the pipeline, and rehearses in the meantime if the worker wants it."""
+    rehearsal = Rehearsal(spark)
+
+    def rehearse() -> None:
+        rehearsal.step()
+        if rehearsal.is_spoiled:
+            raise PipelineError("the rehearsal of the driver has opened a metastore")
+        events.tell("rehearsed", left=rehearsal.left)
+
+    return control.assignment(rehearse)
+
+
 def serve(given: argparse.Namespace, events: Events, control: Control) -> str:
     """Runs the pipeline that the worker assigns. Returns the state in which it ended."""
     events.tell("phase", text="starting Spark")
@@ -217,7 +235,7 @@ def serve(given: argparse.Namespace, events: Events, control: Control) -> str:
     job: Job | None = None
     try:
         events.tell("warm")
-        assigned = control.assignment()
+        assigned = waited_for(spark, events, control)
         if assigned is None:
             return "STOPPED"
         place(spark.classic, assigned)
@@ -261,9 +279,10 @@ def main() -> int:
     backfills = Path.cwd() / _BACKFILLS
     backfill_file.remove(backfills)
     os.environ[backfill_file.VARIABLE] = str(backfills)
+    keep_private(given.events)
     control = Control(
-        sys.stdin,
-        Watchdog(),
+        take_input(),
+        Watchdog(events=given.events),
         on_backfills=lambda requests: _store(backfills, requests),
     )
     # If the worker is gone, writing or closing the pipe raises BrokenPipeError.

@@ -25,17 +25,21 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Final
 
+from pyspark import __version__ as spark_version
 from pyspark.pipelines.cli import PipelineSpec, register_definitions, unpack_pipeline_spec
 from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
 from penstock.runtime import SystemClock, SystemRandom
+from penstock.spark.pipelines.driver_pipes import keep_private, take_input
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import flow_event
 from penstock.spark.pipelines.explain import one_line
+from penstock.spark.pipelines.flow_polling import polling_settings
 from penstock.spark.pipelines.graph import GraphReport
 from penstock.spark.pipelines.jvm import PlannedRun, planned_run
 from penstock.spark.pipelines.live_flows import LiveFlows
@@ -142,6 +146,7 @@ class Spark:
         builder: Any = SparkSession.builder.appName("penstock-pipeline")
         for name, value in {
             **_DEFAULTS,
+            **polling_settings(spark_version),
             **settings,
             "spark.master": master,
             "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -176,13 +181,23 @@ class Spark:
 class Pipeline:
     """Runs a project's definitions, once or repeatedly, in one session."""
 
-    def __init__(self, spec_path: Path, spec: PipelineSpec, spark: Spark, events: Events) -> None:
+    def __init__(
+        self,
+        spec_path: Path,
+        spec: PipelineSpec,
+        spark: Spark,
+        events: Events,
+        *,
+        runs_on: bool = False,
+    ) -> None:
+        """`runs_on`: whether `keep_running` is called after the first round."""
         self._spec_path = spec_path
         self._spec = spec
         self._spark = spark
         self._events = events
         self._is_checked = False
         self._graph = GraphReport(spark, spec_path.parent.resolve(), events.write, SystemClock())
+        self._runs_on = runs_on
         self._planned: PlannedRun | None = None
         self._live: LiveFlows | None = None
 
@@ -196,6 +211,7 @@ class Pipeline:
                 definitions.check()
                 if not full_refresh:
                     definitions.check_logs(self._spec.storage)
+                self._graph.expect(definitions.flows)
             self._follow(graph, self._started(graph, dry=dry, full_refresh=full_refresh))
 
     def keep_running(self, interval_s: float) -> LiveFlows | None:
@@ -261,7 +277,7 @@ class Pipeline:
             session,
             default_catalog=self._spec.catalog,
             default_database=self._spec.database,
-            sql_conf=self._changeable(),
+            sql_conf=self._changeable,
         )
         registry = SparkConnectGraphElementRegistry(session, graph)
         if self._spark.classic is not None:  # A server elsewhere does no backfills.
@@ -281,12 +297,13 @@ class Pipeline:
             # Spark reports flows that run all the time as excluded from a round.
             if told is not None and not (self._live and told["flow"] in self._live.names):
                 self._events.write(told)
-            if self._live is None and self._spark.classic is not None and not self._planned:
+            if self._runs_on and self._live is None and not self._planned:
                 self._planned = planned_run(self._spark.classic, self._spark.session, graph)
             self._graph.look(graph)
 
+    @cached_property
     def _changeable(self) -> dict[str, str]:
-        """Returns the settings that a session may change; the JVM got the others at its start."""
+        """The settings that a session may change; the JVM got the others at its start."""
         settings = self._spec.configuration
         if self._spark.classic is None:
             return dict(settings)
@@ -364,8 +381,8 @@ def _storage(content: Mapping[str, Any]) -> dict[str, str]:
     return {"storage": f"file://{Path(given).resolve()}"}
 
 
-def _end_with_runner() -> None:
-    sys.stdin.read()
+def _end_with_runner(given: IO[str]) -> None:
+    given.read()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -382,7 +399,11 @@ def main() -> int:
     stop = Stop()
     stop.listen()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_runner, name="penstock runner", daemon=True).start()
+    keep_private(given.events)
+    runner = threading.Thread(
+        target=_end_with_runner, args=(take_input(),), name="penstock runner", daemon=True
+    )
+    runner.start()
     # If the runner is gone, writing or closing the pipe raises BrokenPipeError.
     with suppress(BrokenPipeError), os.fdopen(given.events, "w", encoding="utf-8") as out:
         events = Events(out)

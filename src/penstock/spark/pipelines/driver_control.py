@@ -2,6 +2,7 @@
 
 One JSON object per line:
 
+    {"rehearse": true}         do a step of the rehearsal, before there is a pipeline
     {"assign": {...}}          the pipeline that this driver runs from now on, see `Assignment`
     {"lease": 1234.5}          the boot time at which the driver must have ended
     {"round": true}            begin a round
@@ -10,18 +11,25 @@ One JSON object per line:
     {"stop": "now"}            end at once
     {"backfills": [...]}       all backfills that are wanted, see `BackfillRequest`
 
-The end of standard input means that the worker has ended, and ends the driver at once. So does the
-end of the lease. In both cases all processes of the driver are killed, with the JVM and its Python
-workers: another worker may start the same pipeline a moment later.
+The end of standard input means that the worker has ended, and ends the driver at once. So do the
+end of the lease and a command that cannot be read. In all cases all processes of the driver are
+killed, with the JVM and its Python workers: another worker may start the same pipeline a moment
+later.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import queue
+import select
+import sys
 import threading
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from penstock.client.dataclass_json import builder
@@ -30,6 +38,9 @@ from penstock.spark.pipelines.process_session import kill_own_session
 from penstock.spark.stream_position import BackfillRequest
 
 _LOOK_EVERY_S: Final = 0.1
+_ERROR_MAX: Final = 400
+LEASE_ENDED: Final = "lease ended"
+"""The last event of a driver that kills itself because its lease has ended."""
 
 Command = Literal["round", "stop"]
 
@@ -64,17 +75,22 @@ class Assignment:
     running_flows: list[str] = field(default_factory=list)
     """With `recompute`: the flows of the version that runs."""
     link: str = ""
-    """Where Python workers look for the files of the project; a link to `root` is created there."""
+    """Where Python workers look for the files of the project: a link to `root`."""
 
 
 class Watchdog:
     """Kills the driver when its lease has ended. Not armed before the first `renew`."""
 
     def __init__(
-        self, kill: Callable[[], None] = kill_own_session, now: Callable[[], float] = boot_time
+        self,
+        kill: Callable[[], None] = kill_own_session,
+        now: Callable[[], float] = boot_time,
+        events: int | None = None,
     ) -> None:
+        """`events` is the pipe on which the worker reads events. It is told why the driver ends."""
         self._kill = kill
         self._now = now
+        self._events = events
         self._until = float("inf")
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock lease", daemon=True)
@@ -91,8 +107,22 @@ class Watchdog:
         # The clock is looked at often: the time to wait does not include suspended time.
         while not self._closed.wait(_LOOK_EVERY_S):
             if self._now() >= self._until:
+                self.tell_last({"event": LEASE_ENDED})
                 self._kill()
                 return
+
+    def tell_last(self, event: Mapping[str, Any]) -> None:
+        """Says why the driver ends, if that is possible at once: nothing may delay the kill. No
+        further event is told, such as an error of Spark because its JVM was killed first."""
+        if self._events is None:
+            return
+        # Another thread may have written a part of a line. A write this short is never divided.
+        line = b"\n" + json.dumps(event).encode() + b"\n"
+        with suppress(OSError, ValueError):
+            if select.select([], [self._events], [], 0)[1]:
+                os.write(self._events, line)
+            with Path(os.devnull).open("wb") as nothing:
+                os.dup2(nothing.fileno(), self._events, inheritable=False)
 
 
 class Control:
@@ -116,21 +146,31 @@ class Control:
         self._lines = lines
         self._watchdog = watchdog
         self._kill = kill
-        self._assigned: queue.Queue[Assignment | None] = queue.Queue()
+        self._assigned: queue.Queue[Assignment | Literal["rehearse"] | None] = queue.Queue()
         self._commands: queue.Queue[Command] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name="penstock control", daemon=True)
         self._thread.start()
 
-    def assignment(self) -> Assignment | None:
-        """Waits for the pipeline. Returns None if the driver is to stop before there is one."""
-        return self._assigned.get()
+    def assignment(self, rehearse: Callable[[], None] = lambda: None) -> Assignment | None:
+        """Waits for the pipeline. Returns None if the driver is to stop before there is one. Calls
+        `rehearse` when a step of the rehearsal is wanted, unless there is a pipeline already."""
+        while (work := self._assigned.get()) == "rehearse":
+            if self._assigned.empty():
+                rehearse()
+        return work
 
     def command(self) -> Command:
         return self._commands.get()
 
     def _run(self) -> None:
-        for line in self._lines:
-            self._on(json.loads(line))
+        try:
+            for line in self._lines:
+                self._on(json.loads(line))
+        except Exception as failure:  # noqa: BLE001 (without this thread nothing renews the lease)
+            sys.stderr.write(f"a command of the worker cannot be done:\n{traceback.format_exc()}")
+            error = f"the driver cannot do a command of its worker: {type(failure).__name__}"
+            error = f"{error}: {failure}"[:_ERROR_MAX]
+            self._watchdog.tell_last({"event": "end", "state": "FAILED", "error": error})
         self._kill()
 
     def _on(self, command: dict[str, Any]) -> None:
@@ -139,6 +179,8 @@ class Control:
         if "backfills" in command:
             # Before the assignment: the first round knows them.
             self._on_backfills([builder(BackfillRequest)(each) for each in command["backfills"]])
+        if "rehearse" in command:
+            self._assigned.put("rehearse")
         if "assign" in command:
             self._assigned.put(builder(Assignment)(command["assign"]))
         if "preview" in command:

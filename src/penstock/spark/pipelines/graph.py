@@ -8,14 +8,16 @@ and sinks.
     {"nodes": [{"id": "topic:views", "kind": "topic", "name": "views", ...}],
      "edges": [{"from": "topic:views", "to": "table:page_views", "schema": "user STRING, ..."}]}
 
-Kinds of nodes: topic, source (anything else that is read), flow, table, view, sink. The flow that
-has the name of its table is not a node of its own: the table has it as `flow`.
+Kinds of nodes: topic, pattern (all topics that match it), source (anything else that is read),
+flow, table, view, sink. The flow that has the name of its table is not a node of its own: the table
+has it as `flow`.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +27,12 @@ from penstock.spark.pipelines.explain import short_name
 from penstock.spark.pipelines.jvm import items, planned_run
 
 TOPIC_FORMATS: Final = frozenset({"penstock", "kafka"})
+UNKNOWN_TOPICS: Final = "other topics"
+"""The name of a source whose topics are not known begins with this."""
 _STAND_IN: Final = "memory"
 """While Spark resolves a flow, this source stands in for a table of the pipeline."""
-_EVERY_S: Final = 30.0
+_EVERY_S: Final = 300.0
+"""Sources may change their schemas while the definitions stay as they are."""
 _SCHEMA_MAX: Final = 2_000
 _LEAVES_MAX: Final = 200
 Node = dict[str, Any]
@@ -62,12 +67,23 @@ def shortened(schema: str) -> str:
 
 
 def topics_of(options: Mapping[str, str]) -> list[str]:
-    """Returns the topics that the options of a source or sink name. A pattern counts as one."""
+    """Returns the topics that the options of a source or sink name. For a pattern see
+    `pattern_of`."""
     given = {name.lower(): value for name, value in options.items()}
-    if "subscribepattern" in given:
-        return [given["subscribepattern"]]
+    if given.get("subscribepattern"):
+        return []
+    if given.get("assign"):
+        try:
+            return sorted({str(topic) for topic in json.loads(given["assign"])})
+        except (ValueError, TypeError):
+            return []
     names = given.get("subscribe") or given.get("topic") or ""
     return [name for name in (part.strip() for part in names.split(",")) if name]
+
+
+def pattern_of(options: Mapping[str, str]) -> str:
+    """Returns the pattern of topics in the options of a source; empty if it has none."""
+    return next((text for name, text in options.items() if name.lower() == "subscribepattern"), "")
 
 
 def query_graph(queries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -116,8 +132,8 @@ class QueryGraphReport:
 class GraphReport:
     """Reports the graph of a round, once Spark has planned it, if it differs from the last one.
 
-    To read it takes some hundred calls to the JVM. Short rounds follow each other every second, so
-    it is not read in all of them.
+    To read it takes some hundred calls to the JVM, in competition with the round. So it is read
+    when the definitions have changed, and seldom otherwise.
     """
 
     def __init__(
@@ -130,6 +146,13 @@ class GraphReport:
         self._next_at = 0.0
         self._told: dict[str, Any] = {}
         self._found_in = ""
+        self._definitions: Sequence[object] = ()
+
+    def expect(self, definitions: Sequence[object]) -> None:
+        """The next round has these definitions."""
+        if definitions != self._definitions:
+            self._definitions = definitions
+            self._next_at = 0.0
 
     def look(self, graph_id: str) -> None:
         """Call it with every event of a round. It does nothing after it has found the graph."""
@@ -249,23 +272,33 @@ class _ReadGraph:
 def _sources(flow: Any) -> Iterator[tuple[tuple[str, str], str]]:
     """Yields topics and other sources that a flow reads outside the pipeline, with schemas."""
     leaves = flow.df().queryExecution().analyzed().collectLeaves()
+    if int(leaves.size()) > _LEAVES_MAX:
+        yield ("source", UNKNOWN_TOPICS), ""
     for leaf in items(leaves, _LEAVES_MAX):
         match leaf.getClass().getSimpleName():
             case "StreamingRelationV2":
                 form, options = leaf.sourceName(), _strings(leaf.extraOptions())
             case "DataSourceV2Relation":
                 options = _strings(leaf.options())
-                form = "penstock" if topics_of(options) else ""
+                form = "penstock" if topics_of(options) or pattern_of(options) else ""
             case "StreamingRelation":
                 form, options = leaf.sourceName(), {}
             case _:
                 continue
         if form in TOPIC_FORMATS:
-            for topic in topics_of(options):
-                yield ("topic", topic), str(leaf.schema().toDDL())
+            for kind_and_name in _topic_nodes(form, options):
+                yield kind_and_name, str(leaf.schema().toDDL())
         elif form and form != _STAND_IN:
             path = options.get("path", "")
             yield ("source", f"{form} {path}".strip()), str(leaf.schema().toDDL())
+
+
+def _topic_nodes(form: str, options: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns the kinds and names of the nodes for a source that reads topics: at least one."""
+    if pattern := pattern_of(options):
+        return [("pattern", pattern)]
+    named = [("topic", topic) for topic in topics_of(options)]
+    return named or [("source", f"{UNKNOWN_TOPICS} ({form})")]
 
 
 def _identity(element: Any) -> str:

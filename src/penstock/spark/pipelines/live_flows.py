@@ -2,7 +2,7 @@
 
 Spark runs a declarative pipeline in rounds: every flow reads what there is, and ends. A round takes
 some seconds even if there is little to read: the definitions are loaded and resolved, each query
-starts, and Spark looks once a second which flow has ended. So a record would wait for seconds.
+starts, and Spark looks only now and then which flow has ended. So a record would wait for seconds.
 
 A deployed continuous pipeline therefore runs only its first round in this way. It creates the
 tables and reads what has accumulated. Then the same flows, as Spark planned them in that round, run

@@ -24,7 +24,7 @@ from penstock.spark.pipelines.events import progress_event
 from penstock.spark.pipelines.position_report import PositionReport
 from penstock.topic_partition import TopicPartition
 
-_WATCH_EVERY_S: Final = 0.25
+_WATCH_EVERY_S: Final = 1.0
 _ENDS_KEPT: Final = 3_600
 """How many looks at the log ends are kept: they are a second apart."""
 STOPPING_SOON: Final = "stopping after this round (Ctrl-C again stops at once)"
@@ -78,6 +78,8 @@ class Watch:
         self._told: dict[str, int] = {}
         self._last: dict[str, tuple[str, dict[str, Any]]] = {}
         """The last report of each query that was read."""
+        self._marks: dict[str, int] = {}
+        """Identifies the last report of each query."""
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         self._lag: dict[str, tuple[int, float]] = {}
         self._ages: dict[str, LagAge] = {}
@@ -86,6 +88,10 @@ class Watch:
         self._dead_letters = DeadLetters(self._clock.wall_ms())
         self._turn = threading.Lock()
         """The main thread reports, too, at the end of a round: no batch may be reported twice."""
+        self._lag_turn = threading.Lock()
+        """The same for the lag. The end of a round does not wait for answers of brokers."""
+        self._owes_lag = False
+        """Whether a round has ended whose lag was not reported yet."""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock watch", daemon=True)
         self._thread.start()
@@ -93,11 +99,14 @@ class Watch:
     def close(self) -> None:
         self._closed.set()
         self._thread.join(timeout=10)
+        if self._owes_lag:
+            self._tell_lag()
         if self._admin is not None:
             self._admin.close()
 
-    def end_round(self) -> None:
-        """Reports the last batches of queries that have ended, and forgets these queries."""
+    def end_round(self, *, lag: bool = True) -> None:
+        """Reports the last batches of queries that have ended, and forgets these queries. Then it
+        reports the lag, unless there is time for that later."""
         with self._turn:
             self._look()
             for run, (_, query) in list(self._queries.items()):
@@ -105,10 +114,12 @@ class Watch:
                     del self._queries[run]
                     self._told.pop(run, None)
                     self._last.pop(run, None)
+                    self._marks.pop(run, None)
+        self._owes_lag = True
+        if lag:
             self._tell_lag()
 
     def _run(self) -> None:
-        number = 0
         told = False
         while not self._closed.wait(_WATCH_EVERY_S):
             if self._is_stopping() and not told:
@@ -116,11 +127,10 @@ class Watch:
                 told = True
                 self._events.tell("phase", text=STOPPING_SOON)
             # A JVM that is shutting down raises all kinds of errors.
-            with self._turn, suppress(Exception):
-                self._look()
-                number += 1
-                if number % 4 == 0:
-                    self._tell_lag()
+            with suppress(Exception):
+                with self._turn:
+                    self._look()
+                self._tell_lag()
 
     def _look(self) -> None:
         for query in self._spark.streaming_queries():
@@ -147,9 +157,14 @@ class Watch:
     def _new_progress(self, run: str, query: Any) -> list[dict[str, Any]]:
         """Returns the reports since the last look, oldest first.
 
-        Spark keeps the last hundred of a query. To read them all four times a second would be
-        some hundred calls to the JVM each time.
+        Spark keeps the last hundred of a query. To read them all each time would be some hundred
+        calls to the JVM, and to write even one as JSON takes it some milliseconds.
         """
+        newest = query.lastProgress()
+        mark = 0 if newest is None else newest.hashCode()  # Of the object, not of its content.
+        if self._marks.get(run) == mark:
+            return []
+        self._marks[run] = mark
         reports = query.recentProgress()
         last = self._last[run][0] if run in self._last else ""
         found: list[dict[str, Any]] = []
@@ -174,8 +189,12 @@ class Watch:
             self._offsets[str(event["flow"])] = from_spark(event["offsets"])
 
     def _tell_lag(self) -> None:
-        if not self._offsets or not self._bootstrap:
-            return
+        if self._offsets and self._bootstrap:
+            with self._lag_turn:
+                self._owes_lag = False
+                self._measure_lag()
+
+    def _measure_lag(self) -> None:
         try:
             if self._admin is None:
                 self._admin = Admin(self._bootstrap)

@@ -14,6 +14,7 @@ Table formats with transactions of their own, such as Delta and Iceberg, have no
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -187,10 +188,22 @@ class Definitions:
     def _names(self, folder: str) -> list[str]:
         """Returns the names in a folder of any file system that Spark can read."""
         path = self._path(folder)
+        uri = path.toUri()
+        if uri.getScheme() == "file":
+            # Each name would be three calls to the JVM, and a round asks for hundreds of them.
+            return local_names(str(uri.getPath()))
         files = path.getFileSystem(self._classic._jsc.hadoopConfiguration())
         if not files.exists(path):
             return []
         return [str(each.getPath().getName()) for each in files.listStatus(path)]
+
+
+def local_names(folder: str) -> list[str]:
+    """Returns the names in a local folder; none if there is no such folder."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _is_inside(location: str, storage: str) -> bool:

@@ -89,6 +89,10 @@ if TYPE_CHECKING:
         ProduceRequest,
         ProduceResponse,
     )
+    from penstock.wire.messages.queues import (
+        DescribeQueueRequest,
+        DescribeQueueResponse,
+    )
     from penstock.wire.messages.replicas import (
         AlterPartitionReassignmentsRequest,
         AlterPartitionReassignmentsResponse,
@@ -124,6 +128,10 @@ if TYPE_CHECKING:
         SaslAuthenticateResponse,
         SaslHandshakeRequest,
         SaslHandshakeResponse,
+    )
+    from penstock.wire.messages.share_state import (
+        ShareStateRequest,
+        ShareStateResponse,
     )
     from penstock.wire.messages.shares import (
         AlterShareGroupOffsetsRequest,
@@ -255,6 +263,8 @@ __all__ = [
     "DescribeLogDirsResponse",
     "DescribeProducersRequest",
     "DescribeProducersResponse",
+    "DescribeQueueRequest",
+    "DescribeQueueResponse",
     "DescribeQuorumRequest",
     "DescribeQuorumResponse",
     "DescribeRolesRequest",
@@ -329,6 +339,8 @@ __all__ = [
     "ShareGroupDescribeResponse",
     "ShareGroupHeartbeatRequest",
     "ShareGroupHeartbeatResponse",
+    "ShareStateRequest",
+    "ShareStateResponse",
     "SyncGroupRequest",
     "SyncGroupResponse",
     "TxnOffsetCommitRequest",

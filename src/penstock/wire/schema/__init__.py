@@ -30,6 +30,8 @@ _TABLES: Final[dict[str, str]] = {
         "ShareGroupHeartbeat ShareGroupDescribe ShareFetch ShareAcknowledge"
         " DescribeShareGroupOffsets AlterShareGroupOffsets DeleteShareGroupOffsets"
     ),
+    "penstock.wire.schema.share_state": "ShareState",
+    "penstock.wire.schema.queues": "DescribeQueue",
     "penstock.wire.schema.topics": "CreateTopics DeleteTopics CreatePartitions DeleteRecords",
     "penstock.wire.schema.replicas": (
         "ElectLeaders AlterPartitionReassignments ListPartitionReassignments DescribeLogDirs"

@@ -151,7 +151,7 @@ class PipelineLineage:
         if columns:
             fields = [{"name": name, "type": kind} for name, kind in columns]
             facets["schema"] = _facet("1-2-0/SchemaDatasetFacet", fields=fields)
-        if data.kind == "topic":
+        if data.kind in ("topic", "pattern"):
             return {"namespace": self._spaces.topics, "name": data.name, "facets": facets}
         name = f"{self._name}.{data.name}"
         return {"namespace": self._spaces.jobs, "name": name, "facets": facets}

@@ -77,6 +77,12 @@ derby.log
 __pycache__/
 """
 
+_PYTEST: Final = """\
+# With this file, the settings of a project around this one do not apply to the tests here.
+[pytest]
+testpaths = tests
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Generator:
@@ -119,5 +125,6 @@ class ProjectTemplate:
             "spark-pipeline.yml": _SPEC.substitute(words, topics=topics),
             **{path: Template(text).substitute(words) for path, text in self.files.items()},
             "generate.py": Template(generate).safe_substitute(words),
+            "pytest.ini": _PYTEST,
             ".gitignore": _IGNORE,
         }

@@ -1,0 +1,96 @@
+"""How messages are put: due times and priorities only where the topic has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from celery_transport.test_message_format import NOW_MS, message
+from penstock.celery.broker_link import BrokerLink
+from penstock.celery.settings import Settings, read_settings
+from penstock.celery.topics import Abilities
+
+
+class RecordedPuts:
+    """Stands in for the client of a queue."""
+
+    def __init__(self) -> None:
+        self.puts: list[dict[str, Any]] = []
+
+    def put(self, value: bytes, **options: Any) -> None:
+        self.puts.append({"value": value, **options})
+
+
+@pytest.fixture
+def puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordedPuts]:
+    recorded = RecordedPuts()
+    monkeypatch.setattr("penstock.celery.topics.Topics.exists", lambda *_: True)
+    monkeypatch.setattr("penstock.celery.broker_link.BrokerLink._putter", lambda *_: recorded)
+    monkeypatch.setattr("penstock.runtime.SystemClock.wall_ms", lambda _: NOW_MS)
+    yield recorded
+
+
+def link_with(monkeypatch: pytest.MonkeyPatch, abilities: Abilities) -> BrokerLink:
+    monkeypatch.setattr("penstock.celery.topics.Topics.abilities", lambda *_: abilities)
+    return BrokerLink(Settings(("localhost:1",)))
+
+
+LATER = "2027-01-15T08:00:10+00:00"
+
+
+@pytest.mark.parametrize(("timed", "expected"), [(True, 10.0), (False, None)])
+def test_an_eta_becomes_a_delay_only_if_the_topic_has_due_times(
+    puts: RecordedPuts, monkeypatch: pytest.MonkeyPatch, timed: bool, expected: float | None
+) -> None:
+    link_with(monkeypatch, Abilities(timed, 0)).put("celery", message(eta=LATER))
+    assert [each["delay"] for each in puts.puts] == [expected]
+
+
+@pytest.mark.parametrize(("levels", "expected"), [(4, 3), (0, None)])
+def test_a_priority_becomes_a_level_only_if_the_topic_has_them(
+    puts: RecordedPuts, monkeypatch: pytest.MonkeyPatch, levels: int, expected: int | None
+) -> None:
+    urgent = message()
+    urgent["properties"]["priority"] = 9
+    link_with(monkeypatch, Abilities(False, levels)).put("celery", urgent)
+    assert [each["priority"] for each in puts.puts] == [expected]
+
+
+def given(**parts: Any) -> Settings:
+    plain: dict[str, Any] = {
+        **dict.fromkeys(("hostname", "port", "user", "password", "virtual_host")),
+        "ssl": False,
+        "options": {},
+    }
+    return read_settings(**{**plain, **parts})
+
+
+def test_the_url_names_the_broker() -> None:
+    assert given().servers == ("localhost:9092",)
+    assert given(hostname="kafka", port=9093).servers == ("kafka:9093",)
+    options = {"bootstrap_servers": "one:1, two:2", "max_retries": 3}
+    assert given(options=options).servers == ("one:1", "two:2")
+
+
+def test_a_user_logs_in() -> None:
+    settings = given(user="ann", password="tea")
+    assert settings.client == {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_username": "ann",
+        "sasl_password": "tea",
+    }
+    other = given(
+        user="ann", password="tea", options={"client_options": {"sasl_mechanism": "PLAIN"}}
+    )
+    assert other.client["sasl_mechanism"] == "PLAIN"
+
+
+def test_tls_is_switched_on() -> None:
+    assert given(ssl=True).client == {"security_protocol": "SSL"}
+    settings = given(ssl={"ca_certs": "ca.pem", "certfile": None}, user="ann", password="tea")
+    assert settings.client["security_protocol"] == "SASL_SSL"
+    assert settings.client["ssl_ca"] == "ca.pem"
+    assert "ssl_certificate" not in settings.client
