@@ -22,6 +22,7 @@ from penstock.client.errors import (
     TopicNotFound,
 )
 from penstock.client.model import OffsetAndMetadata
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
@@ -70,7 +71,7 @@ def test_the_next_bootstrap_address_is_tried(fake: FakeBroker, key: ApiKey, fate
         dying.next(key, *[fate] * 4)
 
         async def main(*addresses: str) -> str | None:
-            async with cluster_of(",".join(addresses), request_timeout_s=1.0) as cluster:
+            async with cluster_of(",".join(addresses), request_timeout_s=patient(1.0)) as cluster:
                 return cluster.cluster_id
 
         assert asyncio.run(main(dying.address, fake.address)) == "fake-cluster"
@@ -193,8 +194,9 @@ def test_a_broker_that_never_answers_blocks_no_caller(fake: FakeBroker) -> None:
     async def work(cluster: Cluster) -> None:
         await operations.describe_cluster(cluster)
 
+    timeout_s = patient(1.0)
     with pytest.raises(DeadlineExceeded, match="did not answer"):
-        with_cluster(fake, work, request_timeout_s=1.0, deadline_s=2.5)
+        with_cluster(fake, work, request_timeout_s=timeout_s, deadline_s=2.5 * timeout_s)
 
 
 def test_a_missing_topic_is_reported_at_once(fake: FakeBroker) -> None:

@@ -403,7 +403,7 @@ def test_calls_end_in_time_if_kafka_does_not_answer(kafka: ApacheKafka) -> None:
     topic = kafka.new_topic()
     with (
         Admin(kafka.bootstrap, default_api_timeout_ms=300) as admin,
-        Producer(kafka.bootstrap, request_timeout_ms=500) as sending,
+        Producer(kafka.bootstrap, request_timeout_ms=round(patient(500))) as sending,
         reader(kafka, topic) as reading,
     ):
         sending.send(topic, b"0").result(LIMIT_S)

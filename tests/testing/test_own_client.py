@@ -11,6 +11,7 @@ import pytest
 from penstock import aio
 from penstock.testing import Broker, Faults
 from penstock.testing.plugin import TopicFactory
+from penstock.testing.slowness import patient
 
 T = TypeVar("T")
 VALUES = [b"%d" % number for number in range(20)]
@@ -152,7 +153,9 @@ def test_a_silenced_request_is_retried_after_its_timeout(
 
     async def work() -> None:
         async with aio.Producer(
-            penstock_faults.bootstrap, request_timeout_ms=300, retry_backoff_ms=10
+            penstock_faults.bootstrap,
+            request_timeout_ms=round(patient(2_000)),
+            retry_backoff_ms=10,
         ) as producer:
             await producer.partitions_for(topic)
             penstock_faults.silence(api="Produce", times=1)

@@ -22,6 +22,7 @@ from penstock.client.model import OffsetAndMetadata
 from penstock.records.batch import read_header, stamp
 from penstock.records.record import ControlMarker, ControlType, control_batch
 from penstock.runtime import SystemRandom
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
@@ -122,7 +123,7 @@ def test_the_consumer_gives_up_a_broker_that_never_answers(fake: FakeBroker) -> 
     fake.next(ApiKey.FETCH, SILENCE)
 
     async def work() -> None:
-        async with consumer_of(fake.address, request_timeout_ms=200) as consumer:
+        async with consumer_of(fake.address, request_timeout_ms=round(patient(500))) as consumer:
             consumer.assign([TOPIC_PARTITION])
             assert await consumer.poll(timeout_ms=50) == []
             assert len(await drain(consumer, 12)) == 12
@@ -434,7 +435,7 @@ def test_the_fetcher_does_not_spin_while_metadata_is_requested(
         start(fetcher, now)
 
     async def work() -> int:
-        async with consumer_of(fake.address, request_timeout_ms=300) as consumer:
+        async with consumer_of(fake.address, request_timeout_ms=round(patient(2_000))) as consumer:
             consumer.assign([TOPIC_PARTITION])
             await drain(consumer, 12)
             fake.next(ApiKey.METADATA, SILENCE)

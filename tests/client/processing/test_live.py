@@ -19,6 +19,7 @@ from client.processing.fake_consumer import until
 from penstock import Admin, Consumer, Producer, Record, RunSummary, TopicPartition, aio, serializers
 from penstock.client.processing import dead_letter_headers
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 LIMIT_S = 150.0
 Raw = Record[bytes | None, bytes | None]
@@ -334,6 +335,7 @@ def test_a_run_continues_after_the_broker_was_away(own_broker: Broker, how: str)
     topic = fill(own_broker, numbers(count), partitions=2)
     group = own_broker.new_name("group")
     handled: dict[int, set[int]] = defaultdict(set)
+    timeout_s = patient(1.0)
 
     async def handle(record: Raw) -> None:
         handled[record.partition].add(record.offset)
@@ -345,7 +347,7 @@ def test_a_run_continues_after_the_broker_was_away(own_broker: Broker, how: str)
     async def main() -> None:
         stop = asyncio.Event()
         consumer: aio.Consumer[bytes | None, bytes | None] = aio.Consumer(
-            **options(own_broker, topic, group), request_timeout_ms=1_000
+            **options(own_broker, topic, group), request_timeout_ms=round(timeout_s * 1_000)
         )
         async with consumer:
             running = asyncio.ensure_future(
@@ -357,7 +359,7 @@ def test_a_run_continues_after_the_broker_was_away(own_broker: Broker, how: str)
                 await asyncio.to_thread(own_broker.start)
             else:
                 own_broker.freeze()
-                await asyncio.sleep(1.5)
+                await asyncio.sleep(1.5 * timeout_s)
                 own_broker.thaw()
             await until(lambda: done() == count)
             stop.set()
