@@ -43,13 +43,6 @@ SHARE_GROUP_CONFIGS: Final = (
         dynamic=False,
     ),
     Definition(
-        "group.share.preview.enable",
-        ConfigType.BOOLEAN,
-        True,
-        "The former name of group.share.enable. Share groups are off if one of the two is false.",
-        dynamic=False,
-    ),
-    Definition(
         "group.share.session.timeout.ms",
         _INT,
         45_000,

@@ -63,7 +63,6 @@ class SharePlan:
     def broker_settings(self, brokers: int) -> tuple[tuple[str, str], ...]:
         """Returns the settings of brokers, in a cluster of this size."""
         return (
-            ("group.share.preview.enable", "true"),
             ("group.share.session.timeout.ms", _ms(self.session_s)),
             ("group.share.heartbeat.interval.ms", _ms(self.heartbeat_s)),
             ("group.share.assignment.interval.ms", _ms(self.assignment_s)),

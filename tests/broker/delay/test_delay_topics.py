@@ -17,7 +17,7 @@ from broker.delay.delay_client import (
     records_in,
     send,
 )
-from broker.harness import BrokerHarness, with_harness, with_harness_of
+from broker.harness import BrokerHarness, with_harness
 from penstock.delays.copying import Copying
 from penstock.metadata.delay_configs import DELAY_GROUP, DELAY_TARGET
 from penstock.records.batch import Codec
@@ -362,7 +362,7 @@ async def test_a_bug_ends_neither_the_broker_nor_the_copying(harness: BrokerHarn
 # What clients cannot do
 
 
-@with_harness_of(kafka={"group.share.preview.enable": "true"})
+@with_harness
 async def test_clients_cannot_use_the_group_of_delay_topics(harness: BrokerHarness) -> None:
     """They could read the topic's state, or reset it."""
     await delay_topic(harness)

@@ -15,7 +15,7 @@ from penstock.testing import Broker
 from test_docs import BROKER_IN_THE_TEXT, sections
 
 QUEUES = Path(__file__).resolve().parents[3] / "docs" / "QUEUES.md"
-SHARES = {"group.share.preview.enable": "true", "num.partitions": "1"}
+SHARES = {"num.partitions": "1"}
 
 
 @with_harness

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-
-import pytest
 
 from broker.access.clients import AUTHORIZER, Client, create, entry
 from broker.harness import BrokerHarness, with_harness, with_harness_of
@@ -102,13 +99,9 @@ def alteration(offset: int, topic: str = "jobs") -> AlterShareGroupOffsetsReques
     )
 
 
-@pytest.mark.parametrize("name", ["group.share.enable", "group.share.preview.enable"])
-def test_share_groups_can_be_switched_off(name: str, tmp_path: Path) -> None:
-    @with_harness_of(kafka={name: "false"})
-    async def scenario(harness: BrokerHarness) -> None:
-        assert not KEYS & set(harness.services.apis)
-
-    scenario(tmp_path)
+@with_harness_of(kafka={"group.share.enable": "false"})
+async def test_share_groups_can_be_switched_off(harness: BrokerHarness) -> None:
+    assert not KEYS & set(harness.services.apis)
 
 
 @with_harness

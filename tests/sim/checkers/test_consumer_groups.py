@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from penstock.client.membership.protocol import encode_assignment
 from penstock.groups.consumer.records import (
     LEFT_FOR_A_WHILE,
     Current,
@@ -18,11 +21,12 @@ from penstock.groups.consumer.records import (
     TopicIdPartition,
     record_of,
 )
-from penstock.groups.formats import OffsetValue, offset_record
+from penstock.groups.formats import GroupValue, OffsetValue, group_record, offset_record
 from penstock.records.record import Record
 from penstock.sim.actors.consumer_board import Answer, CommitClaim, ConsumerBoard, LiveMember
 from penstock.sim.checkers.consumer_groups import TrueConsumerGroups
 from penstock.sim.checkers.metadata_invariants import InvariantBroken
+from penstock.topic_partition import TopicPartition
 
 GROUP = "consumers0"
 TOPIC_ID = b"\1" * 16
@@ -52,6 +56,26 @@ class Log:
         records = (record_of(entry) for entry in entries)
         batch = [Record(number, 0, each.key, each.value) for number, each in enumerate(records)]
         self.truth.on_committed("__consumer_offsets-0", 7, batch)
+
+    def write_generation(self, generation: int, partitions: Mapping[str, int]) -> None:
+        """Writes a generation of a classic group, in which each member has one partition."""
+        members = [
+            GroupValue.Member(
+                member_id=name,
+                group_instance_id=None,
+                client_id="",
+                client_host="",
+                rebalance_timeout=1,
+                session_timeout=1,
+                subscription=b"",
+                assignment=encode_assignment([TopicPartition("orders", index)]),
+            )
+            for name, index in partitions.items()
+        ]
+        self.truth.groups.clear()
+        value = GroupValue("consumer", generation, protocol="range", leader="a", members=members)
+        record = group_record(GROUP, value)
+        self.truth.on_committed("__consumer_offsets-0", 7, [Record(0, 0, record.key, record.value)])
 
     def commit(self, member_id: str, epoch: int, *, metadata: str = "1") -> None:
         self.board.claims[metadata] = CommitClaim(GROUP, member_id, epoch, "orders-0")
@@ -148,6 +172,18 @@ def test_offsets_are_committed_by_members_under_their_epochs() -> None:
         owner("a", Current(3, 2, assigned={ONE: 2})),
     )
     log.commit("a", 2)
+
+
+def test_a_generation_of_an_interrupted_rebalance_is_not_in_the_log() -> None:
+    """A member that joined it may commit for the partitions that it still has, and no others."""
+    for partition, is_allowed in ((0, True), (1, False)):
+        log = Log()
+        log.write_generation(2, {"a": partition})
+        if is_allowed:
+            log.commit("a", 3)
+        else:
+            with pytest.raises(InvariantBroken, match="I17"):
+                log.commit("a", 3)
 
 
 def test_what_a_member_is_told_is_in_the_log() -> None:

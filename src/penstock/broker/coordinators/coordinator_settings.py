@@ -98,9 +98,7 @@ def share_state_config(configs: BrokerConfigs) -> StateConfig:
 
 def serves_share_groups(configs: BrokerConfigs) -> bool:
     """Returns whether this broker serves share groups."""
-    return configs.bool_value("group.share.enable") and configs.bool_value(
-        "group.share.preview.enable"
-    )
+    return configs.bool_value("group.share.enable")
 
 
 def transaction_config(configs: BrokerConfigs) -> TransactionConfig:

@@ -301,6 +301,10 @@ class TrueConsumerGroups:
         # had the partition under its old epoch, and has it still.
         if group.is_handed_over and claim.epoch < owner.epoch and since:
             return ""
+        # If a rebalance of a classic group begins again before it is completed, its generation is
+        # not in the log. As in Kafka, a member that joined it may commit what it still has.
+        if group.classic is not None and claim.epoch > owner.epoch and since:
+            return ""
         return f"{told}, but its epoch was {owner.epoch}, and it had the partition since {since}"
 
     # What members see
