@@ -27,6 +27,7 @@ from penstock.broker.shares.log_reads import (
 from penstock.broker.shares.promoted_marks import PromotedMarks
 from penstock.broker.shares.record_scans import PARTS_MAX, RecordScans
 from penstock.coordination.effects import Now
+from penstock.shares.acquisition import isolated_size
 from penstock.shares.events import Acquire, AcquiredRange, DropOldest, LogBatch
 from penstock.shares.partition_shares import Effect, PartitionShares
 from penstock.shares.promoted_parts import promoted_parts
@@ -198,8 +199,11 @@ class AcquiredReads:
                 break
             if left <= 0 or bytes_left <= 0:
                 break
-            count = next(span.last for span in partition.promoted if span.last >= offset) - offset
-            size = min(bytes_left, 1 + 2 * self._record_bytes * count)
+            span = next(each for each in partition.promoted if each.last >= offset)
+            is_alone = isolated_size(1, span.delivery_count, settings.delivery_limit) is not None
+            if is_alone and ranges:
+                break
+            size = min(bytes_left, 1 + 2 * self._record_bytes * (span.last - offset))
             limits = ReadLimits(upper, _EVERYTHING, size, settings.read_committed)
             try:
                 batches = read_batches(self._hosted, offset, limits)
@@ -224,6 +228,8 @@ class AcquiredReads:
             sent = next(each.last for each in known if each.last >= ranges[-1].last)
             bytes_left -= len(given.records)
             left -= sum(each.last - each.first + 1 for each in given.ranges)
+            if is_alone:
+                break
         if not ranges:
             return None
         return Given(pieces[0] if len(pieces) == 1 else b"".join(pieces), tuple(ranges))
