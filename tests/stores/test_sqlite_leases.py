@@ -12,6 +12,7 @@ import pytest
 from penstock.ports import MetadataStore
 from penstock.runtime import SystemClock, Threads
 from penstock.stores.sqlite import SqliteStore
+from penstock.testing.slowness import patient
 
 from .sqlite_bench import SqliteBench
 from .store_bench import keys_of, put, take
@@ -87,10 +88,12 @@ def test_a_busy_event_loop_does_not_lose_the_lease(tmp_path: Path) -> None:
         path = str(tmp_path / "metadata.db")
         one = await SqliteStore.open(path, threads, clock)
         two = await SqliteStore.open(path, threads, clock)
-        lease = await one.grant_lease(3.0)
+        session_s = patient(3.0)
+        lease = await one.grant_lease(session_s)
         await put(one, "/mine", b"", lease)
-        assert await one.keep_alive(lease, 60.0)
-        time.sleep(5.0)  # noqa: ASYNC251 - the event loop does nothing else for this long
+        assert await one.keep_alive(lease, 20 * session_s)
+        # The event loop does nothing else for longer than the session.
+        time.sleep(session_s + 2.0)  # noqa: ASYNC251
         await put(two, "/other", b"")
         assert await keys_of(two) == ["/mine", "/other"]
         await one.close()
