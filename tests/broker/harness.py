@@ -33,6 +33,7 @@ from penstock.records.record import Record, build_batch
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.sim.disk.disk import SimDisk
 from penstock.stores.sqlite import SqliteStore
+from penstock.testing.slowness import patient
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.messages import (
     CreateTopicsRequest,
@@ -296,7 +297,7 @@ def with_harness_of(
     def wrap(scenario: Scenario) -> Callable[[Path], None]:
         async def run_case(directory: Path) -> None:
             opening = open_harness(directory, brokers, kafka, slicing=slicing)
-            async with asyncio.timeout(TIMEOUT_S), opening as harness:
+            async with asyncio.timeout(patient(TIMEOUT_S)), opening as harness:
                 await scenario(harness)
 
         def test(tmp_path: Path) -> None:

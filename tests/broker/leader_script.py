@@ -33,6 +33,7 @@ from penstock.sim.disk.disk import SimDisk
 from penstock.storage.config import LogConfig
 from penstock.storage.directory import DirectoryConfig, LogDirectory
 from penstock.storage.flusher import Flusher
+from penstock.testing.slowness import patient
 from penstock.wire.codec import decode_request, encode_response
 from penstock.wire.framing import FrameReader
 from penstock.wire.messages import (
@@ -179,7 +180,7 @@ class Leader:
         self.attempts = 0
 
     async def asked(self) -> Asked:
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(patient(SOON_S)):
             return await self.queue.get()
 
 
@@ -333,7 +334,7 @@ class Harness:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        async with asyncio.timeout(4 * SOON_S):
+        async with asyncio.timeout(patient(4 * SOON_S)):
             tasks = [
                 asyncio.create_task(work) for work in (self.flusher.run(), self.fetchers.run())
             ]
@@ -348,6 +349,6 @@ class Harness:
                         raise each
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(patient(SOON_S)):
             while not holds():  # noqa: ASYNC110 - what tests wait for has no event
                 await asyncio.sleep(0.001)

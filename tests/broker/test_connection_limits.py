@@ -6,6 +6,7 @@ import asyncio
 import struct
 from pathlib import Path
 
+from penstock.testing.slowness import patient
 from penstock.wire.codec import encode_request
 from penstock.wire.messages import (
     ApiVersionsRequest,
@@ -68,7 +69,7 @@ def test_connection_limits_can_be_changed_while_the_broker_runs(tmp_path: Path) 
     """For all brokers or for one. Lowering a limit closes no connection."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), three_brokers(tmp_path, brokers=1) as cluster:
+        async with asyncio.timeout(patient(60.0)), three_brokers(tmp_path, brokers=1) as cluster:
             server = cluster.broker(0).server
             assert await described(cluster, "max.connections") == "10000"
             writers = await crowd(cluster, 5)
@@ -96,7 +97,7 @@ def test_an_address_can_have_another_limit_than_the_others(tmp_path: Path) -> No
     """max.connections.per.ip.overrides, by address and by name."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), three_brokers(tmp_path, brokers=1) as cluster:
+        async with asyncio.timeout(patient(60.0)), three_brokers(tmp_path, brokers=1) as cluster:
             admission = cluster.broker(0).server.admission
             name = "max.connections.per.ip.overrides"
             await alter(cluster, name, "127.0.0.1:1,10.9.9.9:5")
@@ -115,7 +116,7 @@ def test_the_rate_of_connections_can_be_changed_while_the_broker_runs(tmp_path: 
     """Those over max.connection.creation.rate are served too, only later."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), three_brokers(tmp_path, brokers=1) as cluster:
+        async with asyncio.timeout(patient(60.0)), three_brokers(tmp_path, brokers=1) as cluster:
             delays = cluster.broker(0).listeners.accept_rates.delays["PLAINTEXT"]
             assert await is_served(cluster)
             assert delays.count == 0
@@ -133,7 +134,10 @@ def test_limits_from_the_config_file_take_effect(tmp_path: Path) -> None:
     settings = {"max.connections": "3", "socket.request.max.bytes": "2000"}
 
     async def run() -> None:
-        async with asyncio.timeout(60), three_brokers(tmp_path, settings, brokers=1) as cluster:
+        async with (
+            asyncio.timeout(patient(60.0)),
+            three_brokers(tmp_path, settings, brokers=1) as cluster,
+        ):
             assert await described(cluster, "socket.request.max.bytes") == "2000"
             assert await is_served(cluster, 1000)
             assert not await is_served(cluster, 2000)
@@ -151,7 +155,10 @@ def test_the_number_of_fetch_sessions_is_limited(tmp_path: Path) -> None:
     settings = {"max.incremental.fetch.session.cache.slots": "2"}
 
     async def run() -> None:
-        async with asyncio.timeout(60), three_brokers(tmp_path, settings, brokers=1) as cluster:
+        async with (
+            asyncio.timeout(patient(60.0)),
+            three_brokers(tmp_path, settings, brokers=1) as cluster,
+        ):
             await cluster.create(replicas=1)
             request = FetchRequest(
                 session_epoch=0,

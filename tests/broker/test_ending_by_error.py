@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.harness import TIMEOUT_S, BrokerHarness, open_harness
+from penstock.testing.slowness import patient
 from penstock.wire.codec import encode_request
 from penstock.wire.messages import CreateTopicsRequest
 
@@ -51,7 +52,7 @@ def test_a_request_while_a_failed_broker_ends_is_cancelled(tmp_path: Path) -> No
     """
 
     async def run_case() -> None:
-        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path) as harness:
+        async with asyncio.timeout(patient(TIMEOUT_S)), open_harness(tmp_path) as harness:
             task = StubbornTask(harness)
             await asyncio.sleep(0)
             task.fail.set()
@@ -76,7 +77,7 @@ def test_a_broker_that_ends_by_an_error_resigns_before_it_closes_its_logs(tmp_pa
     led_at_close: list[bool] = []
 
     async def run_case() -> None:
-        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path) as harness:
+        async with asyncio.timeout(patient(TIMEOUT_S)), open_harness(tmp_path) as harness:
             await harness.create("t")
             await harness.broker.replicas.settled()
             await harness.produce("t", [b"one"])

@@ -25,6 +25,7 @@ from penstock.runtime import SystemRandom
 from penstock.testing.ask import ask
 from penstock.testing.broker import Broker
 from penstock.testing.ports import free_port
+from penstock.testing.slowness import patient
 from penstock.wire.messages import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -160,7 +161,7 @@ async def compare(running: Running, large: str, small: str) -> tuple[list[float]
     """Counts how many greedy requests there are for each modest one: with sharing and without."""
     modest = Modest(running.port, metadata_frame(small))
     with greedy_clients(running.port, large) as greedy:
-        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(patient(LIMIT_S)), asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(modest.run())
             await running.until_sharing_is(1)
             fair = await modest.counts(greedy)

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from compat.cluster import Cluster
+from penstock.testing.slowness import patient
 
 from . import fuzzing
 
@@ -27,7 +28,7 @@ def test_a_broker_survives_damaged_streams(tmp_path: Path) -> None:
     """Damaged frames, wrong lengths and broken connections do not affect another client."""
 
     async def run_case(address: str) -> fuzzing.Findings:
-        async with asyncio.timeout(STREAMS_S):
+        async with asyncio.timeout(patient(STREAMS_S)):
             return await fuzzing.fuzz_sockets(address, STREAM_FRAMES, seed=1)
 
     cluster = Cluster(tmp_path / "data")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.metadata.model import Partition, Topic
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteGroupsRequest,
@@ -69,7 +70,10 @@ async def crowded(directory: Path) -> AsyncIterator[BrokerHarness]:
     """
     settings = {"offsets.topic.num.partitions": "1"}
     with counted_executor():
-        async with asyncio.timeout(DEADLINE_S), open_harness(directory, kafka=settings) as harness:
+        async with (
+            asyncio.timeout(patient(DEADLINE_S)),
+            open_harness(directory, kafka=settings) as harness,
+        ):
             await find_coordinator(harness)
             harness.services.controller._do_duties = _no_duties  # type: ignore[method-assign]
             image = harness.services.image

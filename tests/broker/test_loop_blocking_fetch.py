@@ -11,6 +11,7 @@ import pytest
 
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import Partition, Topic
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     CreateTopicsRequest,
@@ -38,7 +39,10 @@ async def leading(directory: Path, *, in_sync: bool) -> AsyncIterator[BrokerHarn
     minutes.
     """
     with counted_executor():
-        async with asyncio.timeout(DEADLINE_S), open_harness(directory, brokers=2) as harness:
+        async with (
+            asyncio.timeout(patient(DEADLINE_S)),
+            open_harness(directory, brokers=2) as harness,
+        ):
             await _create_one(harness)
             replicas, image, like = (
                 harness.broker.replicas,

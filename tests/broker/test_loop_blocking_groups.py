@@ -7,6 +7,7 @@ from pathlib import Path
 
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session
+from penstock.testing.slowness import patient
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -87,7 +88,10 @@ def test_a_list_of_many_transactions_does_not_block_the_event_loop(tmp_path: Pat
 
     async def run_case(folder: Path) -> None:
         with counted_executor():
-            async with asyncio.timeout(DEADLINE_S), open_harness(folder, kafka=SETTINGS) as harness:
+            async with (
+                asyncio.timeout(patient(DEADLINE_S)),
+                open_harness(folder, kafka=SETTINGS) as harness,
+            ):
                 initialized = InitProducerIdResponse(error_code=ErrorCode.NOT_COORDINATOR)
                 while initialized.error_code:
                     find = FindCoordinatorRequest("first", 1)
@@ -113,7 +117,10 @@ def test_a_list_of_many_transactions_does_not_block_the_event_loop(tmp_path: Pat
 def test_a_rebalance_of_a_thousand_members_does_not_block_the_event_loop(tmp_path: Path) -> None:
     async def run_case(folder: Path) -> None:
         with counted_executor():
-            async with asyncio.timeout(DEADLINE_S), open_harness(folder, kafka=SETTINGS) as harness:
+            async with (
+                asyncio.timeout(patient(DEADLINE_S)),
+                open_harness(folder, kafka=SETTINGS) as harness,
+            ):
                 await find_coordinator(harness)
                 await rebalance(harness, "first", 2)
                 before_s = piece_of_work_s()
@@ -155,7 +162,10 @@ def test_a_consumer_group_of_a_thousand_members_does_not_block_the_event_loop(
 
     async def run_case(folder: Path) -> None:
         with counted_executor():
-            async with asyncio.timeout(DEADLINE_S), open_harness(folder, kafka=SETTINGS) as harness:
+            async with (
+                asyncio.timeout(patient(DEADLINE_S)),
+                open_harness(folder, kafka=SETTINGS) as harness,
+            ):
                 await harness.create("orders", PARTITIONS)
                 await find_coordinator(harness)
                 await rebalance(harness, "first", 2)

@@ -13,6 +13,7 @@ import pytest
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.records.batch import Codec
 from penstock.records.record import Record, build_batch
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 
@@ -32,7 +33,7 @@ async def leading(directory: Path, partitions: int) -> AsyncIterator[BrokerHarne
     takes minutes.
     """
     with counted_executor():
-        async with asyncio.timeout(DEADLINE_S), open_harness(directory) as harness:
+        async with asyncio.timeout(patient(DEADLINE_S)), open_harness(directory) as harness:
             # Small segments, because the simulated disk copies a file whenever it grows.
             configs = {"durability": "replicated", "segment.bytes": str(8 << 20)}
             topic_id = await harness.create("one", configs=configs)

@@ -18,6 +18,7 @@ import pytest
 
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.records.record import Record, build_batch
+from penstock.testing.slowness import patient
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -293,7 +294,10 @@ Case = Callable[[Lane], Awaitable[None]]
 
 def run_on(directory: Path, brokers: int, case: Case) -> None:
     async def run() -> None:
-        async with asyncio.timeout(120), three_brokers(directory, SETTINGS, brokers) as cluster:
+        async with (
+            asyncio.timeout(patient(120)),
+            three_brokers(directory, SETTINGS, brokers) as cluster,
+        ):
             controller = cluster.broker(0).cluster.image.controller
             assert controller is not None
             others = [

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from penstock.testing.slowness import patient
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -20,7 +22,7 @@ def run(module: str, *options: str) -> Any:
         env=os.environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(120),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -28,6 +28,7 @@ from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.sim.disk.disk import SimDisk
 from penstock.stores.sqlite import SqliteStore
 from penstock.testing.ports import free_port
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     CreateTopicsRequest,
@@ -42,6 +43,11 @@ from .harness import InTurn, internal_replicas
 R = TypeVar("R", bound=Response)
 NOW_MS = 1_700_000_000_000
 SOON_S = 100.0
+CONNECT_S = 20.0
+COMMIT_S = 20.0
+"""A record that is not committed in time may be there all the same. Then `produce` would send it
+twice.
+"""
 SESSION_S = 20.0
 """The three brokers share one event loop, on a machine that may be busy. A long session keeps a
 broker's lease until a test kills the broker.
@@ -104,7 +110,7 @@ class Node:
             broker_id=self.broker_id,
             port=self.port,
             data_dir="/data",
-            session_timeout_s=SESSION_S,
+            session_timeout_s=patient(SESSION_S),
             disk_reserve_bytes=0,
             kafka=tuple(kafka.items()),
         )
@@ -127,7 +133,7 @@ class Node:
         self.broker = Broker(env, config)
         self._life = asyncio.create_task(self.broker.run(self._stop, lambda *_: ready.set()))
         self._life.add_done_callback(lambda _: ready.set())
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(patient(SOON_S)):
             await ready.wait()
         if self._life.done():
             self._life.result()
@@ -136,7 +142,7 @@ class Node:
         """Stops the broker cleanly, as on SIGTERM."""
         assert self._life is not None
         self._stop.set()
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(patient(SOON_S)):
             await self._life
         await self._tidy()
 
@@ -177,10 +183,10 @@ class Node:
                 SocketNetwork(),
                 ("127.0.0.1", self.port),
                 client_id="three_brokers",
-                timeout_s=5,
+                timeout_s=patient(CONNECT_S),
                 response_bytes_max=1 << 30,
             )
-        answer = await peer.ask(request, version, response, SOON_S)
+        answer = await peer.ask(request, version, response, patient(SOON_S))
         self._idle.append(peer)
         return answer
 
@@ -224,7 +230,7 @@ class ThreeBrokers:
         return found
 
     async def until(self, holds: Callable[[], bool], timeout_s: float = SOON_S) -> None:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(patient(timeout_s)):
             while not holds():  # noqa: ASYNC110 - what tests wait for has no event
                 await asyncio.sleep(0.002)
 
@@ -240,7 +246,13 @@ class ThreeBrokers:
             CreateTopicsRequest([asked], 10_000), 7, CreateTopicsResponse
         )
         assert created.topics[0].error_code == 0, created.topics[0].error_message
-        await self.until(lambda: all(self._is_led(name, index) for index in range(partitions)))
+        await self.until(lambda: all(self._is_known(name, index) for index in range(partitions)))
+
+    def _is_known(self, topic: str, index: int) -> bool:
+        """Whether the partition is led, and every running broker knows that it has a leader."""
+        images = [node.broker.cluster.image for node in self.running if node.broker is not None]
+        found = [image.partition(topic, index) for image in images]
+        return self._is_led(topic, index) and all(each and each.leader >= 0 for each in found)
 
     def _is_led(self, topic: str, index: int) -> bool:
         leader = self.partition(topic, index).leader
@@ -257,7 +269,7 @@ class ThreeBrokers:
         """
         records = [Record(at, NOW_MS + at, b"k", value) for at, value in enumerate(values)]
         data = bytes(build_batch(records, **batch))  # type: ignore[arg-type]
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(patient(SOON_S)):
             while True:
                 leader = self.partition(topic, index).leader
                 if leader >= 0 and self.nodes[leader].is_running:
@@ -278,7 +290,10 @@ class ThreeBrokers:
     ) -> tuple[int, int]:
         part = ProduceRequest.Partition(index, data)
         request = ProduceRequest(
-            None, acks, 5_000, [ProduceRequest.Topic(topic, partition_data=[part])]
+            None,
+            acks,
+            round(patient(COMMIT_S) * 1000),
+            [ProduceRequest.Topic(topic, partition_data=[part])],
         )
         try:
             produced = await self.nodes[leader].ask(request, 9, ProduceResponse)

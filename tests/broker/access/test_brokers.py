@@ -16,6 +16,7 @@ from penstock.broker.dispatch import BrokerSession, Dispatcher
 from penstock.broker.identity import ANONYMOUS, Identity
 from penstock.net.outbox import in_memory
 from penstock.security.acls import AclOperation, ResourceType
+from penstock.testing.slowness import patient
 from penstock.wire.api import ApiKey
 from penstock.wire.codec import decode_response, encode_request, response_class
 from penstock.wire.messages import (
@@ -71,7 +72,7 @@ def test_brokers_replicate_only_with_the_right_and_the_log_says_what_to_set(
     caplog.set_level(logging.ERROR, logger="penstock")
 
     async def run() -> None:
-        async with asyncio.timeout(100), three_brokers(tmp_path, SETTINGS) as cluster:
+        async with asyncio.timeout(patient(100)), three_brokers(tmp_path, SETTINGS) as cluster:
             await replicate(cluster, caplog)
 
     asyncio.run(run())

@@ -23,6 +23,7 @@ from penstock.metadata.config_changes import ResourceType as ConfigResource
 from penstock.metadata.dead_letter_configs import DEAD_LETTER_TOPIC
 from penstock.records.record import Record, build_batch
 from penstock.security.acls import AclOperation, ResourceType
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AlterConfigsRequest,
@@ -151,7 +152,7 @@ async def create_topic(cluster: ThreeBrokers, name: str, **configs: str) -> None
     made = await ask_as_admin(cluster, CreateTopicsRequest([asked], 10_000), 7)
     assert isinstance(made, CreateTopicsResponse)
     assert not made.topics[0].error_code
-    await cluster.until(lambda: cluster._is_led(name, 0))
+    await cluster.until(lambda: cluster._is_known(name, 0))
 
 
 async def set_up(cluster: ThreeBrokers) -> str:
@@ -204,7 +205,7 @@ def test_letters_are_written_by_brokers_whose_clients_may_not_write_them(tmp_pat
     settings = {**SETTINGS, "authorizer.class.name": "penstock", "super.users": "User:admin"}
 
     async def run() -> None:
-        async with asyncio.timeout(120), three_brokers(tmp_path, settings) as cluster:
+        async with asyncio.timeout(patient(120.0)), three_brokers(tmp_path, settings) as cluster:
             await reject_one(cluster)
 
     asyncio.run(run())

@@ -10,6 +10,7 @@ from typing import Any, cast
 from penstock.broker.access.quotas import ClientQuotas
 from penstock.metadata.image import Changed
 from penstock.security.quotas import USER, Limits, QuotaEntity
+from penstock.testing.slowness import patient
 
 ALICE = QuotaEntity.of((USER, "alice"))
 LIMITS: Limits = {"producer_byte_rate": 100.0}
@@ -53,7 +54,7 @@ def is_measuring(quotas: ClientQuotas) -> bool:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patient(30)):
         while not holds():  # noqa: ASYNC110 - what holds is no event
             await asyncio.sleep(0)
 

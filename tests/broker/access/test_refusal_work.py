@@ -26,6 +26,7 @@ from broker.access.test_rights import (
     without,
 )
 from broker.harness import TIMEOUT_S, BrokerHarness, open_harness
+from penstock.testing.slowness import patient
 from penstock.wire.messages.base import Request
 
 ATTEMPTS = 50
@@ -84,7 +85,10 @@ def test_a_refusal_takes_the_same_steps_for_absent_and_forbidden(
     case: Case, tmp_path: Path
 ) -> None:
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path, 1, AUTHORIZER) as harness:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            open_harness(tmp_path, 1, AUTHORIZER) as harness,
+        ):
             await check(case, harness)
 
     asyncio.run(run())

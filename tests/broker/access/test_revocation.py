@@ -14,6 +14,7 @@ from penstock.metadata.acls import unconfirmed
 from penstock.metadata.image import Changed
 from penstock.records.record import Record, build_batch
 from penstock.security.acls import AclOperation, PermissionType, ResourceType
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import (
     CreateAclsRequest,
@@ -174,7 +175,7 @@ async def test_a_broker_that_does_not_confirm_is_named(harness: BrokerHarness) -
     # Broker 2 sees the change, but is slow to apply it.
     late.refresh = stuck  # type: ignore[method-assign]
     with MonkeyPatch.context() as patch:
-        patch.setattr(authorization, "CONFIRM_TIMEOUT_S", 0.3)
+        patch.setattr(authorization, "CONFIRM_TIMEOUT_S", patient(1.0))
         request = CreateAclsRequest([entry(ALICE, TOPIC, "t", READ)])
         answer = (await harness.ask(request, 3, CreateAclsResponse)).results[0]
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -224,7 +225,7 @@ async def test_a_broker_with_an_old_image_revokes_what_was_given_since(
     late, allowed = harness.brokers[2].cluster, entry(ALICE, TOPIC, "t", READ)
     late.image.apply = lambda *_: Changed()  # type: ignore[method-assign] # Its watch lags.
     with MonkeyPatch.context() as patch:
-        patch.setattr(authorization, "CONFIRM_TIMEOUT_S", 0.3)
+        patch.setattr(authorization, "CONFIRM_TIMEOUT_S", patient(1.0))
         await harness.ask(CreateAclsRequest([allowed]), 3, CreateAclsResponse)
     request = DeleteAclsRequest([filter_of(allowed)])
     answer = await harness.ask(request, 3, DeleteAclsResponse, broker=2)

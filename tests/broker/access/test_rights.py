@@ -23,6 +23,7 @@ from broker.access.token_rights_table import OPEN_VERSIONS, TOKEN_CASES
 from broker.harness import TIMEOUT_S, BrokerHarness, open_harness
 from penstock.broker.handled_apis import CONSUMER_GROUP_APIS, HANDLED, SHARE_GROUP_APIS
 from penstock.security.acls import PermissionType, ResourceType
+from penstock.testing.slowness import patient
 from penstock.wire.api import SUPPORTED, ApiKey
 from penstock.wire.codec import decode_response, response_class
 from penstock.wire.messages import (
@@ -215,7 +216,10 @@ def without_names(data: bytes, names: Names) -> bytes:
 @pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.label.replace(" ", "-"))
 def test_an_api_needs_exactly_the_rights_of_the_table(case: Case, tmp_path: Path) -> None:
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path, 1, AUTHORIZER) as harness:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            open_harness(tmp_path, 1, AUTHORIZER) as harness,
+        ):
             await check(case, harness)
 
     asyncio.run(run())

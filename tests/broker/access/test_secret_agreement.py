@@ -13,6 +13,7 @@ from broker.replication.test_replication import QUICK
 from broker.three_brokers import ThreeBrokers, three_brokers
 from penstock.broker.config import ConfigError
 from penstock.security.delegation_tokens import TokenKeys
+from penstock.testing.slowness import patient
 
 NAME = "delegation.token.secret.key"
 KEY, OTHER_KEY = "the secret key of all brokers", "a key that only one broker has"
@@ -57,7 +58,7 @@ async def key_is_missing(cluster: ThreeBrokers) -> None:
 def play(directory: Path, scenario: Callable[[ThreeBrokers], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         settings = {**QUICK, NAME: KEY}
-        async with asyncio.timeout(120), three_brokers(directory, settings) as cluster:
+        async with asyncio.timeout(patient(120)), three_brokers(directory, settings) as cluster:
             await scenario(cluster)
 
     asyncio.run(run())

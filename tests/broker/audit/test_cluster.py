@@ -13,6 +13,7 @@ from broker.three_brokers import ThreeBrokers, three_brokers
 from penstock.broker.audit.trail import AuditTrail
 from penstock.metadata.model import AUDIT_TOPIC
 from penstock.security.audit import AuditEvent
+from penstock.testing.slowness import patient
 from penstock.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 SETTINGS = {"authorizer.class.name": "penstock", "super.users": "User:ANONYMOUS"}
@@ -24,7 +25,7 @@ def _is_written(audit: AuditTrail) -> bool:
 
 def test_a_broker_that_leads_no_partition_sends_its_events_to_the_leader(tmp_path: Path) -> None:
     async def run() -> None:
-        async with asyncio.timeout(100), three_brokers(tmp_path, SETTINGS) as cluster:
+        async with asyncio.timeout(patient(100)), three_brokers(tmp_path, SETTINGS) as cluster:
             for number, node in enumerate(cluster.nodes):
                 asked = CreateTopicsRequest([CreateTopicsRequest.Topic(f"t{number}", 1, 1)])
                 made = await node.ask(asked, 7, CreateTopicsResponse)
@@ -67,7 +68,7 @@ def test_logins_by_certificate_and_clients_without_one_are_recorded(tmp_path: Pa
     settings |= {"listener.name.secure.ssl.client.auth": "required", "audit.enabled": "true"}
 
     async def run() -> None:
-        async with asyncio.timeout(100), three_brokers(tmp_path, settings) as cluster:
+        async with asyncio.timeout(patient(100)), three_brokers(tmp_path, settings) as cluster:
             await cluster.create(min_insync_replicas="3")
             await replicates(cluster, b"value")
             secure = cluster.broker(0).server.listeners["SECURE"].listener

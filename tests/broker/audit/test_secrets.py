@@ -14,6 +14,7 @@ from broker.harness import BrokerHarness, open_harness
 from broker.listeners.connections import SASL_SETTINGS, Connection, add_user
 from penstock.security.oauthbearer import client_message as bearer_message
 from penstock.security.scram_credentials import ScramMechanism, password_hash
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ProtocolError
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 from security import signed_tokens
@@ -73,7 +74,7 @@ def test_no_secret_is_written_by_a_login_with_any_mechanism(
 ) -> None:
     async def run() -> None:
         opening = open_harness(tmp_path, 1, settings(tmp_path))
-        async with asyncio.timeout(100), opening as harness:
+        async with asyncio.timeout(patient(100)), opening as harness:
             secrets = await log_in_by_all_mechanisms(harness)
             events = await written(harness)
             logins = {
@@ -102,7 +103,7 @@ def test_no_secret_is_written_by_a_login_with_any_mechanism(
 def test_clients_that_do_not_log_in_are_recorded(tmp_path: Path) -> None:
     async def run() -> None:
         opening = open_harness(tmp_path, 1, SASL_SETTINGS)
-        async with asyncio.timeout(100), opening as harness:
+        async with asyncio.timeout(patient(100)), opening as harness:
             with pytest.raises(ProtocolError):
                 await Connection(harness).ask(MetadataRequest(), 12, MetadataResponse)
             harness.broker.server.admission.connections_max = 0

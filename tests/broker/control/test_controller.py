@@ -28,6 +28,7 @@ from penstock.metadata.topics import TopicDefaults, TopicSpec, create_topic
 from penstock.ports import Committed, Put
 from penstock.stores.errors import OutcomeUnknown, StoreUnavailable, StoreUnreachable
 from penstock.stores.sqlite import SqliteStore
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode, KafkaError
 
 
@@ -221,7 +222,7 @@ def test_a_commit_with_an_unknown_outcome_is_resolved(tmp_path: Path, *, is_made
     """
 
     async def run_case() -> None:
-        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path) as harness:
+        async with asyncio.timeout(patient(TIMEOUT_S)), open_harness(tmp_path) as harness:
             store = harness.broker.membership._env.store
             commit = store.commit
             lost: list[object] = []
@@ -336,7 +337,10 @@ def test_a_failing_duty_of_the_controller_does_not_end_the_broker(
     """The exception is reported, and the duty is retried until it succeeds."""
 
     async def run_case() -> None:
-        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path, brokers=2) as harness:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            open_harness(tmp_path, brokers=2) as harness,
+        ):
             controller = next(
                 each.controller for each in harness.brokers if each.controller.term is not None
             )

@@ -145,7 +145,7 @@ def test_of_two_brokers_with_the_same_id_the_earlier_one_stops(tmp_path: Path) -
     """
 
     async def run_case() -> None:
-        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path) as harness:
+        async with asyncio.timeout(patient(TIMEOUT_S)), open_harness(tmp_path) as harness:
             image = harness.broker.cluster.image
             other = replace(image.brokers[0], incarnation_id=bytes(16), port=9999)
             change = Change(broker_key(0), encode_broker(other), image.revision_of(broker_key(0)))

@@ -24,6 +24,7 @@ from penstock.broker.coordinators import batches
 from penstock.broker.coordinators.shard_shell import ShardShell
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.groups.shard import GroupShard
+from penstock.testing.slowness import patient
 from penstock.txns.shard import TransactionShard
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -108,7 +109,7 @@ def run_case(
 ) -> None:
     async def run() -> None:
         async with (
-            asyncio.timeout(DEADLINE_S),
+            asyncio.timeout(patient(DEADLINE_S)),
             open_harness(directory, kafka=SETTINGS | changes) as harness,
         ):
             await scenario(harness)

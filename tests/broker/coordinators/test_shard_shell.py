@@ -15,6 +15,7 @@ from penstock.coordination.effects import Append, CancelTimer, Effect, LogRecord
 from penstock.ports import Env
 from penstock.records.batch import BatchHeader, Codec, read_header
 from penstock.records.record import Record, build_batch
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode, KafkaError
 
 SOON_S = 25.0
@@ -70,7 +71,7 @@ class _Shard:
         return []
 
     async def next(self) -> tuple[str, int]:
-        async with asyncio.timeout(SOON_S):
+        async with asyncio.timeout(patient(SOON_S)):
             await self.changed.wait()
         self.changed.clear()
         return self.heard[-1]

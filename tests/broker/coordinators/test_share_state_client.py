@@ -14,6 +14,7 @@ from penstock.broker.peers.connection import PeerLost
 from penstock.metadata.model import SHARE_STATE_TOPIC
 from penstock.shares.image import Delta, ShareImage
 from penstock.shares.state_port import CallOrder, SharePartitionId
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import ShareStateRequest, ShareStateResponse
 
@@ -113,7 +114,7 @@ def run(play: Callable[[Setting], Awaitable[None]]) -> Callable[[], None]:
     def test() -> None:
         async def run_case() -> None:
             setting = Setting()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patient(60.0)):
                 await play(setting)
             setting.end()
 

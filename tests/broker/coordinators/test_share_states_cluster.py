@@ -15,6 +15,7 @@ from penstock.metadata.model import SHARE_STATE_TOPIC
 from penstock.shares.image import Delta, ShareImage, StoredSpan
 from penstock.shares.state_port import CallOrder, SharePartitionId, StateSummary
 from penstock.shares.states import RecordState
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.java import partition_of
 from penstock.wire.messages import (
@@ -37,7 +38,10 @@ Play = Callable[[ThreeBrokers], Awaitable[None]]
 def on_three(run_case: Play) -> Callable[[Path], None]:
     def test(tmp_path: Path) -> None:
         async def run() -> None:
-            async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path, SETTINGS) as cluster:
+            async with (
+                asyncio.timeout(patient(TIMEOUT_S)),
+                three_brokers(tmp_path, SETTINGS) as cluster,
+            ):
                 await run_case(cluster)
 
         asyncio.run(run())

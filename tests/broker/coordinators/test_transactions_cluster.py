@@ -12,6 +12,7 @@ import pytest
 from broker.three_brokers import ThreeBrokers, three_brokers
 from broker.transactional_producer import R, TransactionalProducer, contents
 from penstock.broker.peers.connection import PeerLost
+from penstock.testing.slowness import patient
 from penstock.txns.formats import TOPIC
 from penstock.wire.java import partition_of
 from penstock.wire.messages.base import Request
@@ -50,7 +51,10 @@ def both_ways(run_case: Play) -> Callable[[Path, bool], None]:
     @pytest.mark.parametrize("new", [True, False], ids=["v2", "before"])
     def test(tmp_path: Path, new: bool) -> None:
         async def run() -> None:
-            async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path, SETTINGS) as cluster:
+            async with (
+                asyncio.timeout(patient(TIMEOUT_S)),
+                three_brokers(tmp_path, SETTINGS) as cluster,
+            ):
                 await run_case(cluster, new)
 
         asyncio.run(run())

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from broker.delay.delay_client import Sent, batch_of
-from broker.three_brokers import ThreeBrokers, three_brokers
+from broker.three_brokers import Node, ThreeBrokers, three_brokers
 from penstock.metadata.model import SHARE_STATE_TOPIC
 from penstock.runtime import SystemClock
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine '_(serve|run)' was never awaited")
@@ -29,7 +30,10 @@ Scenario = Callable[[ThreeBrokers], Awaitable[None]]
 
 def run(tmp_path: Path, scenario: Scenario) -> None:
     async def main() -> None:
-        async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path, SETTINGS) as cluster:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            three_brokers(tmp_path, SETTINGS) as cluster,
+        ):
             await scenario(cluster)
 
     asyncio.run(main())
@@ -74,6 +78,12 @@ async def set_target(cluster: ThreeBrokers, target: str) -> None:
     bootstrap = ",".join(f"127.0.0.1:{node.port}" for node in cluster.running)
     async with aio.Admin(bootstrap) as admin:
         await admin.alter_configs(topic=LATER, set_values={"penstock.delay.target": target})
+
+    def has_target(node: Node) -> bool:
+        found = cluster.broker(node.broker_id).cluster.image.topics[LATER]
+        return dict(found.configs)["penstock.delay.target"] == target
+
+    await cluster.until(lambda: all(map(has_target, cluster.running)))
 
 
 def copied(cluster: ThreeBrokers, target: str) -> list[bytes]:
@@ -214,10 +224,10 @@ def test_leaders_are_killed_again_and_again(tmp_path: Path) -> None:
             now = now_ms()
             numbers = range(25 * turn, 25 * turn + 25)
             sent = [Sent(b"%04d" % each, now + (each * 37) % 200) for each in numbers]
-            wanted += [each.value for each in sent]
+            values = {each.value for each in sent}
+            wanted += sorted(values)
             await send(cluster, *sent)
-            before = len(copied(cluster, target))
-            await cluster.until(lambda before=before: len(copied(cluster, target)) > before)  # type: ignore[misc]
+            await cluster.until(lambda values=values: bool(values & {*copied(cluster, target)}))  # type: ignore[misc]
             leader = cluster.partition(LATER).leader
             await cluster.nodes[leader].kill()
             await cluster.until(lambda leader=leader: cluster.partition(LATER).leader != leader)  # type: ignore[misc]

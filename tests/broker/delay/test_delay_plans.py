@@ -27,6 +27,7 @@ from broker.three_brokers import ThreeBrokers, three_brokers
 from penstock import aio
 from penstock.broker.delay.delayed_partition import DelayedPartition
 from penstock.records.batch import Codec
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine '_(serve|run)' was never awaited")
@@ -86,7 +87,10 @@ def test_a_plan_may_be_larger_than_a_request(tmp_path: Path) -> None:
     settings = {**SETTINGS, "socket.request.max.bytes": "300000"}
 
     async def main() -> None:
-        async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path, settings) as cluster:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            three_brokers(tmp_path, settings) as cluster,
+        ):
             target = await set_up(cluster)
             due = now_ms() + 500
             sent = [Sent(b"%d" % number + bytes(200_000), due) for number in range(5)]

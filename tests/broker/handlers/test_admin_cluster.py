@@ -12,6 +12,7 @@ from penstock.broker.config import BrokerConfig
 from penstock.metadata.config_values import encode_configs
 from penstock.metadata.decisions import Change, Decision
 from penstock.metadata.keys import broker_config_key
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DescribeClusterRequest,
@@ -105,7 +106,10 @@ def test_brokers_advertise_an_address_that_clients_can_connect_to(
     """Never the wildcard address, and never localhost, which some clients resolve to ::1."""
 
     async def run_case() -> None:
-        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path, base=config) as harness:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            open_harness(tmp_path, base=config) as harness,
+        ):
             response = await harness.ask(DescribeClusterRequest(), 0, DescribeClusterResponse)
             assert [(each.host, each.port) for each in response.brokers] == [address]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from broker.harness import TIMEOUT_S, BrokerHarness, open_harness, with_harness
 from penstock.records.batch import iter_batches
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FetchRequest, FetchResponse
 
@@ -71,7 +72,7 @@ def test_a_session_from_before_a_restart_does_not_move_another_readers_offsets(
             assert offsets(await waiting) == [0, 1, 2]
 
     async def run_case() -> None:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(patient(TIMEOUT_S)):
             for name in ("first", "second"):
                 (tmp_path / name).mkdir()
             await meet_in_another(await begin_in_one_life())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from broker.harness import BrokerHarness, open_harness, with_harness, with_harness_of
 from penstock.records.batch import Codec, iter_batches
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteTopicsRequest,
@@ -164,7 +165,7 @@ def test_leader_epochs_rise_over_restarts(tmp_path: Path) -> None:
     """
 
     async def epoch(create: bool) -> int:
-        async with asyncio.timeout(120), open_harness(tmp_path) as harness:
+        async with asyncio.timeout(patient(120.0)), open_harness(tmp_path) as harness:
             if create:
                 await harness.create("orders")
             request = MetadataRequest([MetadataRequest.Topic(name="orders")], False)

@@ -15,6 +15,7 @@ from broker.three_brokers import ThreeBrokers, three_brokers
 from penstock.metadata.image import Changed
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.stores.errors import StoreUnreachable
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     FindCoordinatorRequest,
@@ -35,7 +36,10 @@ TIMEOUT_S = 150.0
 
 def run_case(directory: Path, script: Callable[[ThreeBrokers, int], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), three_brokers(directory, SETTINGS) as cluster:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            three_brokers(directory, SETTINGS) as cluster,
+        ):
             await cluster.create("t", 1, 3)
             while not await is_coordinated(cluster):  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.01)

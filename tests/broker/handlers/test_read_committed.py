@@ -23,6 +23,7 @@ from penstock.records.record import (
     control_batch,
     read_records,
 )
+from penstock.testing.slowness import patient
 from penstock.wire.messages import (
     FetchRequest,
     FetchResponse,
@@ -174,7 +175,7 @@ def test_replicas_and_clients_agree_on_committed_records(tmp_path: Path) -> None
 
     async def run_case() -> None:
         settings = {"replica.lag.time.max.ms": "600"}
-        async with asyncio.timeout(120), three_brokers(tmp_path, settings) as three:
+        async with asyncio.timeout(patient(120.0)), three_brokers(tmp_path, settings) as three:
             await three.create(segment_bytes="1000")
             leader = three.partition().leader
             writers = Writers(three.hosted(leader))

@@ -19,6 +19,7 @@ from penstock.broker.partitions.topic_rules import compression_level
 from penstock.metadata.configs import BrokerConfigs
 from penstock.records.batch import Codec, read_header
 from penstock.records.record import Record, build_batch
+from penstock.testing.slowness import patient
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 
 TEXT = Record(
@@ -48,7 +49,7 @@ def test_compaction_runs_unless_it_is_disabled(
 
     async def run_case() -> None:
         kafka = {**QUICK, "log.cleaner.enable": "true" if enabled else "false"}
-        async with asyncio.timeout(20), open_harness(tmp_path, kafka=kafka) as harness:
+        async with asyncio.timeout(patient(60.0)), open_harness(tmp_path, kafka=kafka) as harness:
             await harness.create("orders")
             await harness.until(lambda: done.count("retention") >= 3)
 

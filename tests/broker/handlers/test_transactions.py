@@ -12,6 +12,7 @@ import pytest
 
 from broker.harness import BrokerHarness, with_harness_of
 from broker.transactional_producer import R, TransactionalProducer, contents
+from penstock.testing.slowness import patient
 from penstock.txns.colocated_ids import id_beside
 from penstock.txns.formats import TOPIC
 from penstock.wire.errors import ErrorCode
@@ -214,7 +215,7 @@ async def test_a_transaction_that_exceeds_its_timeout_is_aborted(
 ) -> None:
     """Its producer learns that when it ends the transaction. Readers are not blocked for ever."""
     await harness.create("t")
-    producer = await producer_of(harness, new, timeout_ms=300)
+    producer = await producer_of(harness, new, timeout_ms=int(patient(1_000.0)))
     assert await producer.write("t", 0, b"late") == 0
     await harness.until(lambda: harness.hosted("t").last_stable_offset == 2)
     assert contents(harness.hosted("t")) == ["late", "ABORT"]

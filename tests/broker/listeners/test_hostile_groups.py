@@ -41,6 +41,7 @@ from penstock.security.acls import AclOperation, PatternType, ResourceType
 from penstock.security.oauthbearer import client_message as token_message
 from penstock.security.scram import ScramClient, nonce_text
 from penstock.security.scram_credentials import ScramMechanism
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import (
     AddPartitionsToTxnRequest,
@@ -198,7 +199,7 @@ def test_bad_tokens_are_refused(tmp_path: Path, keys_exist: bool) -> None:
 
     async def run() -> None:
         async with (
-            asyncio.timeout(100),
+            asyncio.timeout(patient(100)),
             open_harness(tmp_path, kafka=token_settings(keys)) as harness,
         ):
             now_s = login_service(harness).clock.wall_ms() // 1000

@@ -16,6 +16,7 @@ from penstock.broker.listeners.sasl_login import LoginService, SaslLogin
 from penstock.security.exchange import PasswordHash, Rejected, Wait
 from penstock.security.plain import client_message
 from penstock.security.sasl_session import OfferedMechanism
+from penstock.testing.slowness import patient
 from penstock.wire.codec import encode_request
 from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import (
@@ -85,7 +86,7 @@ async def test_an_unknown_request_during_a_login_gets_no_answer(harness: BrokerH
 @with_logins
 async def test_a_deadline_whose_timer_fires_early_holds(harness: BrokerHarness) -> None:
     """uvloop rounds timers to milliseconds."""
-    object.__setattr__(login_service(harness).settings, "deadline_ms", 100)
+    object.__setattr__(login_service(harness).settings, "deadline_ms", int(patient(1_000)))
     connection = Connection(harness)
     session = connection.session
     assert isinstance(session, SaslLogin)
@@ -105,7 +106,7 @@ class _Stuck:
 async def test_a_login_that_waits_is_closed_at_its_deadline(harness: BrokerHarness) -> None:
     """Also while its password waits to be hashed, and it then waits no longer."""
     service = login_service(harness)
-    object.__setattr__(service.settings, "deadline_ms", 50)
+    object.__setattr__(service.settings, "deadline_ms", int(patient(500)))
     service.work._executor = _Stuck()
     connections = [Connection(harness) for _ in range(3)]
     for each in connections:
@@ -158,7 +159,7 @@ async def test_a_failure_that_is_known_at_once_is_answered(harness: BrokerHarnes
     service.mechanisms = [OfferedMechanism("PLAIN", _Refuses)]
     connection = Connection(harness)
     await connection.shake("PLAIN")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patient(30)):
         answer = await connection.token(b"token")
     assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert connection.is_closed

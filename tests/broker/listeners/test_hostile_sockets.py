@@ -13,6 +13,7 @@ import pytest
 from broker.harness import BrokerHarness, open_harness
 from penstock.runtime import SystemClock, SystemRandom
 from penstock.security.certificates import Issued, Subject, new_authority, new_client, new_server
+from penstock.testing.slowness import patient
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
@@ -95,7 +96,7 @@ def run(directory: Path, scenario: Callable[[BrokerHarness, Files], Awaitable[No
     async def main() -> None:
         files = Files(directory)
         async with (
-            asyncio.timeout(TIMEOUT_S),
+            asyncio.timeout(patient(TIMEOUT_S)),
             open_harness(directory, kafka=files.settings()) as harness,
         ):
             await scenario(harness, files)
@@ -127,7 +128,7 @@ def test_bad_lengths_before_the_login_end_the_connection(tmp_path: Path) -> None
 
 def test_slow_bytes_do_not_extend_the_deadline(tmp_path: Path) -> None:
     async def scenario(harness: BrokerHarness, files: Files) -> None:
-        object.__setattr__(login_service(harness).settings, "deadline_ms", 300)
+        object.__setattr__(login_service(harness).settings, "deadline_ms", int(patient(1_000)))
         reader, writer = await connected(harness, "LOGIN", files.context())
         writer.write((1000).to_bytes(4, "big"))
         closed = asyncio.create_task(ended((reader, writer)))

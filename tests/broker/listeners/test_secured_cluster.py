@@ -19,6 +19,7 @@ from penstock.ports import Env
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.security.certificates import Subject, new_authority, new_server
 from penstock.security.client_login import PasswordLogin
+from penstock.testing.slowness import patient
 
 TIMEOUT_S = 100
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -84,7 +85,10 @@ def test_brokers_replicate_over_secured_connections(tmp_path: Path, protocol: st
         settings["listener.name.secure.ssl.client.auth"] = "required"
 
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path, settings) as cluster:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            three_brokers(tmp_path, settings) as cluster,
+        ):
             await cluster.create(min_insync_replicas="3")
             await replicates(cluster, b"secret")
             leader = cluster.partition().leader
@@ -100,7 +104,10 @@ def test_a_broker_with_a_wrong_password_says_so(
     settings = listeners("SASL_PLAINTEXT") | password_settings()
 
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path, settings) as cluster:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            three_brokers(tmp_path, settings) as cluster,
+        ):
             await cluster.create(min_insync_replicas="2")
             await replicates(cluster, b"before")
             follower = next(each for each in range(3) if each != cluster.partition().leader)
@@ -124,7 +131,7 @@ def test_a_login_where_none_is_asked_for_is_explained(tmp_path: Path) -> None:
             SystemRandom(), threads, None, PasswordLogin("PLAIN", "alice", "pw")
         )
         async with (
-            asyncio.timeout(TIMEOUT_S),
+            asyncio.timeout(patient(TIMEOUT_S)),
             three_brokers(tmp_path, brokers=1) as cluster,
         ):
             with pytest.raises(PeerLost, match="asks for no login on this port"):
@@ -150,7 +157,10 @@ def test_a_running_cluster_changes_from_plain_text_to_tls_and_logins(tmp_path: P
     moved = listeners("SASL_SSL") | more
 
     async def run() -> None:
-        async with asyncio.timeout(2 * TIMEOUT_S), three_brokers(tmp_path, plain) as cluster:
+        async with (
+            asyncio.timeout(patient(2 * TIMEOUT_S)),
+            three_brokers(tmp_path, plain) as cluster,
+        ):
             await cluster.create(min_insync_replicas="2")
             await replicates(cluster, b"plain")
             for settings in (added, moved):

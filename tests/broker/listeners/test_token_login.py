@@ -11,6 +11,7 @@ import pytest
 from broker.audit.audited import read_log, written
 from broker.harness import BrokerHarness, open_harness, with_harness_of
 from penstock.security.scram_credentials import ScramMechanism
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import (
     CreateDelegationTokenRequest,
@@ -183,7 +184,7 @@ def test_the_audit_record_has_tokens_and_no_hmacs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
-        async with asyncio.timeout(100), open_harness(tmp_path, 1, SETTINGS) as harness:
+        async with asyncio.timeout(patient(100)), open_harness(tmp_path, 1, SETTINGS) as harness:
             alice = await user(harness)
             token = await created(alice)
             assert (await log_in(Connection(harness), token)).error_code == 0

@@ -19,6 +19,7 @@ from penstock.broker.metrics.observability import watching
 from penstock.broker.metrics.pages import Page, Resource, text_page
 from penstock.broker.metrics.token_guard import TokenGuard
 from penstock.net.sockets import SocketNetwork
+from penstock.testing.slowness import patient
 
 Address = tuple[str, int]
 
@@ -60,7 +61,7 @@ async def serving(**pages: Page | Exception | asyncio.Event) -> AsyncIterator[Ad
     held = Endpoint({f"/{name}": resource(page) for name, page in pages.items()}, TokenGuard())
     address = await held.start(SocketNetwork(), "127.0.0.1", 0)
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(patient(120)):
             yield address
     finally:
         await held.close()

@@ -30,6 +30,7 @@ from penstock.client.address import Address
 from penstock.client.admin.operations import BrokerInfo
 from penstock.net.sockets import SocketNetwork
 from penstock.security.certificates import Issued, Subject, new_authority, new_server
+from penstock.testing.slowness import patient
 
 TOKEN = "0123456789abcdef-metrics"
 PATIENCE_S = 150.0
@@ -66,7 +67,7 @@ async def watched(harness: BrokerHarness, **settings: str) -> AsyncIterator[Watc
     env = replace(harness.broker._env, network=SocketNetwork())
     config = harness.broker._config.with_overrides({"metrics": "127.0.0.1:0", **settings})
     async with (
-        asyncio.timeout(PATIENCE_S),
+        asyncio.timeout(patient(PATIENCE_S)),
         watching(env, config, harness.broker, asyncio.Event()) as watch,
     ):
         watch.health.is_serving = True

@@ -19,6 +19,7 @@ from penstock.broker.metrics import health as health_module
 from penstock.broker.metrics.health import PROBE_NAME, Health, Probe
 from penstock.ports import Env
 from penstock.stores.errors import StoreUnreachable
+from penstock.testing.slowness import patient
 
 alone = with_harness_of(brokers=2, kafka={"replica.lag.time.max.ms": "200"})
 
@@ -151,7 +152,7 @@ async def test_a_hanging_check_does_not_delay_the_report(harness: BrokerHarness)
         await answer.wait()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(health_module, "PATIENCE_S", 0.02)
+        patch.setattr(health_module, "PATIENCE_S", patient(0.3))
         held = health_of(harness.broker, env_with(harness, hang))
         for _ in range(3):
             assert "no answer for" in (await wrong(held))["store"][0]

@@ -27,6 +27,7 @@ from penstock.broker.config import BrokerConfig
 from penstock.broker.metrics.names import METRICS, OTHER, Kind
 from penstock.broker.metrics.scrape import Scrapes
 from penstock.records.record import Record, build_batch
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import (
     FetchRequest,
@@ -194,7 +195,10 @@ def test_topics_beyond_the_limit_share_one_series(tmp_path: Path) -> None:
 
     async def run_case() -> None:
         base = replace(BrokerConfig(), metrics_topics_max=2)
-        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path, base=base) as harness:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            open_harness(tmp_path, base=base) as harness,
+        ):
             written = 0
             for number in range(5):
                 await harness.create(f"t{number}")

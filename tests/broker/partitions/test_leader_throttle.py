@@ -6,6 +6,7 @@ import asyncio
 
 from broker.followers import create_on, follow, produce, shown, under_way
 from broker.harness import BrokerHarness, with_harness_of
+from penstock.testing.slowness import patient
 from penstock.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
 with_three_brokers = with_harness_of(brokers=3)
@@ -48,7 +49,7 @@ async def test_a_lagging_follower_gets_no_more_than_the_throttled_rate(
     """
     configs = {"leader.replication.throttled.replicas": "0:0", "durability": "replicated"}
     await create_on(harness, 0, 1, configs=configs)
-    await set_rate(harness, 5000)
+    await set_rate(harness, int(2500 / patient(1.0)))
     assert (await produce(harness, [LARGE], acks=1))[0] == 0
     lag(harness)
     assert await given(harness) > 3000

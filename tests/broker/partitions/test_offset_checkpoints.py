@@ -17,6 +17,7 @@ from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.records.batch import iter_batches
 from penstock.records.record import read_records
 from penstock.storage.offset_checkpoint import read_offsets
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FetchRequest, FetchResponse
 
@@ -28,7 +29,7 @@ VALUES = [b"%d" % number for number in range(20)]
 def run_case(directory: Path, script: Callable[[ThreeBrokers], Awaitable[None]]) -> None:
     async def run() -> None:
         async with (
-            asyncio.timeout(TIMEOUT_S),
+            asyncio.timeout(patient(TIMEOUT_S)),
             three_brokers(directory, SETTINGS | OFTEN) as cluster,
         ):
             await cluster.create("t", 1, 3)

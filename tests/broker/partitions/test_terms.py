@@ -21,6 +21,7 @@ from broker.three_brokers import three_brokers as cluster_of
 from penstock.broker.partitions import pending_leadership
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import Partition
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 
 with_three_brokers = with_harness_of(brokers=3)
@@ -173,7 +174,7 @@ async def test_a_leadership_that_does_not_begin_refuses_all_waiting_batches(
     await create_on(harness, 0, 1)
     hosted = harness.hosted("orders")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pending_leadership, "WAIT_S", 0.1)
+        patch.setattr(pending_leadership, "WAIT_S", patient(0.5))
         hosted.resign()
         async with under_way(produce(harness, acks=1, sequence=0)) as first:
             assert not first.done()

@@ -12,6 +12,7 @@ from broker.harness import BrokerHarness, open_harness
 from penstock.broker.partitions import topic_keys
 from penstock.sim.crash.sealed_logs import SimKeys
 from penstock.storage.data_keys import KeyDropped, KeyUnavailable
+from penstock.testing.slowness import patient
 from penstock.wire.messages import FetchRequest, FetchResponse
 
 SECRET = b"a secret value"
@@ -40,7 +41,7 @@ def run(
     scenario: Callable[[BrokerHarness], Awaitable[None]],
 ) -> None:
     async def run_case() -> None:
-        async with asyncio.timeout(100), open_harness(directory, keys=keys) as harness:
+        async with asyncio.timeout(patient(100)), open_harness(directory, keys=keys) as harness:
             await scenario(harness)
 
     asyncio.run(run_case())

@@ -11,12 +11,13 @@ import pytest
 from broker.leader_script import Asked, Leader, ScriptNetwork, batch, given
 from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
 from penstock.ports import Listener, Pace, Transport
+from penstock.testing.slowness import patient
 from penstock.wire.messages import FetchRequest, FetchResponse
 
 
 def run_case(case: Coroutine[Any, Any, None]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(patient(120)):
             await case
 
     asyncio.run(run())

@@ -17,6 +17,7 @@ from penstock.net.tls import client_context
 from penstock.runtime import SystemRandom
 from penstock.security.client_login import PasswordLogin
 from penstock.security.listener_security import parse_client_tls
+from penstock.testing.slowness import patient
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 
 LOGIN = PasswordLogin("SCRAM-SHA-512", "alice", "tea")
@@ -46,7 +47,7 @@ async def connected(fake: FakeBroker, security: PeerSecurity | None) -> Peer:
 
 def use(fake: FakeBroker, security: PeerSecurity | None, until_logins: int = 0) -> None:
     async def case() -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(patient(120)):
             peer = await connected(fake, security)
             try:
                 await peer.ask(MetadataRequest([]), 13, MetadataResponse, 30)

@@ -9,6 +9,7 @@ from typing import Any
 
 from broker.three_brokers import ThreeBrokers, three_brokers
 from penstock.records.record import Record, build_batch
+from penstock.testing.slowness import patient
 from penstock.wire.messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -20,7 +21,10 @@ from penstock.wire.messages import (
 
 TOPIC = 2
 """The resource type of topics in AlterConfigs."""
-QUICK = {"replica.lag.time.max.ms": "600", "replica.fetch.backoff.ms": "100"}
+LAG_MS = int(patient(1_000))
+QUICK = {"replica.lag.time.max.ms": str(LAG_MS), "replica.fetch.backoff.ms": "100"}
+POLL_S = 20
+"""For how long a leader holds a fetch of a follower, in a test that measures time."""
 Play = Callable[[ThreeBrokers], Coroutine[Any, Any, None]]
 
 
@@ -29,7 +33,7 @@ def on_three(**kafka: str) -> Callable[[Play], Callable[[Path], None]]:
 
     def wrap(run_case: Play) -> Callable[[Path], None]:
         async def run(directory: Path) -> None:
-            async with asyncio.timeout(120), three_brokers(directory, settings) as cluster:
+            async with asyncio.timeout(patient(120)), three_brokers(directory, settings) as cluster:
                 await run_case(cluster)
 
         def test(tmp_path: Path) -> None:
@@ -49,7 +53,8 @@ async def test_every_replica_has_the_produced_records(cluster: ThreeBrokers) -> 
         await cluster.produce(b"%d" % number, b"%d more" % number)
     found = await cluster.all_equal()
     assert found == [each for number in range(20) for each in (b"%d" % number, b"%d more" % number)]
-    assert set(cluster.partition().isr) == {0, 1, 2}
+    # On a busy machine a follower may have lagged for a moment.
+    await cluster.until(lambda: set(cluster.partition().isr) == {0, 1, 2})
 
 
 @on_three()
@@ -67,12 +72,14 @@ async def test_every_replica_describes_the_producers_of_its_log(cluster: ThreeBr
         ]
 
 
-@on_three()
+@on_three(
+    replica_fetch_wait_max_ms=str(1_000 * POLL_S), replica_lag_time_max_ms=str(10_000 * POLL_S)
+)
 async def test_acks_all_on_an_idle_cluster_does_not_wait_for_the_long_poll(
     cluster: ThreeBrokers,
 ) -> None:
-    """It costs round trips, not the half second for which a leader holds a follower's fetch. With
-    many partitions too.
+    """It costs round trips, not the time for which a leader holds a follower's fetch, which is long
+    here. With many partitions too.
     """
     await cluster.create(partitions=8)
     for index in range(8):
@@ -84,10 +91,10 @@ async def test_acks_all_on_an_idle_cluster_does_not_wait_for_the_long_poll(
         await cluster.produce(b"x", index=number % 8)
         took.append(loop.time() - begun)
         await asyncio.sleep(0.02)
-    assert sorted(took)[len(took) // 2] < 0.1
+    assert sorted(took)[len(took) // 2] < POLL_S / 4
     # For each partition the second of three measurements, because one may be late on a busy
     # machine.
-    assert max(sorted(took[index::8])[1] for index in range(8)) < 0.45
+    assert max(sorted(took[index::8])[1] for index in range(8)) < POLL_S / 2
 
 
 @on_three()

@@ -129,7 +129,7 @@ async def test_far_records_come_in_order_of_their_due_times(harness: BrokerHarne
     """Records that are promoted together come in the order of their offsets. Here each is promoted
     alone, and none is due before the window has passed it."""
     _, topic_id = await far_queue(harness, ShareSettings(in_flight_max=1))
-    soon_ms = int(patient(400.0))
+    soon_ms = int(patient(1_200.0))
     before = harness.services.wall_ms()
     await put(harness, 3 * soon_ms, None, soon_ms, HOUR_MS, 2 * soon_ms)
     anna = Member(harness, topic_id)
@@ -192,7 +192,7 @@ async def configure(harness: BrokerHarness, name: str, value: str) -> None:
 async def until_passed(harness: BrokerHarness, member: Member, state: FakeShareState) -> None:
     """Waits until the window has passed all records, and this is stored."""
     image = state.images[SharePartitionId(GROUP, harness.hosted("orders").topic_id, 0)]
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(patient(WAIT_S)):
         while image.schedule.cursor.end < harness.hosted("orders").high_watermark:
             assert await gets_nothing(member)
 
@@ -236,7 +236,7 @@ async def test_windows_without_far_records_store_nothing(harness: BrokerHarness)
         await put(harness, None)
         state.calls.clear()
         assert await take(anna, 1) == [b"now"]
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(patient(WAIT_S)):
             while led.partition(GROUP).schedule.cursor.end != end:
                 assert await gets_nothing(anna)
         assert [name for name, _ in state.calls] == ["write"]
@@ -248,7 +248,7 @@ async def test_nothing_is_delivered_until_the_promotion_is_stored(harness: Broke
     state.may_write.clear()
     await put(harness, -1)
     anna = Member(harness, topic_id)
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(patient(WAIT_S)):
         while ("write", SharePartitionId(GROUP, topic_id, 0)) not in state.calls:
             assert await gets_nothing(anna)
     assert await gets_nothing(anna)
@@ -261,14 +261,15 @@ async def test_nothing_is_delivered_until_the_promotion_is_stored(harness: Broke
 async def test_a_failed_promotion_is_repeated(harness: BrokerHarness) -> None:
     """The share coordinator is not available for a while."""
     state, topic_id = await far_queue(harness)
-    await put(harness, None, 100)
+    soon_ms = int(patient(1_000.0))
+    await put(harness, None, soon_ms)
     anna = Member(harness, topic_id)
     assert values(await anna.fetch()) == [b"now"]
     state.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     await harness.until(lambda: harness.broker.shares.counters.writes_failed > 1)
     assert not share_partition(harness).promoted
     state.error = None
-    assert values(await anna.fetch()) == [b"after 100"]
+    assert values(await anna.fetch()) == [b"after %d" % soon_ms]
 
 
 @share_groups
@@ -329,7 +330,7 @@ async def test_duplicates_are_not_scheduled(harness: BrokerHarness) -> None:
 @share_groups
 async def test_duplicates_are_not_scheduled_by_a_new_leader(harness: BrokerHarness) -> None:
     state, topic_id = await far_queue(harness, configs={"penstock.dedup.window.ms": "60000"})
-    soon_ms = int(patient(600.0))
+    soon_ms = int(patient(1_500.0))
     await put(harness, soon_ms, dedup=b"same")
     await put(harness, soon_ms + 1, dedup=b"same")
     await until_passed(harness, Member(harness, topic_id), state)
@@ -375,7 +376,7 @@ def test_scheduled_records_do_not_become_duplicates_when_deduplication_is_switch
     @share_groups
     async def scenario(harness: BrokerHarness) -> None:
         state, topic_id = await far_queue(harness)
-        soon_ms = int(patient(1000.0))
+        soon_ms = int(patient(1_500.0))
         await put(harness, soon_ms, dedup=b"same")
         await put(harness, soon_ms + 1, dedup=b"same")
         anna = Member(harness, topic_id)

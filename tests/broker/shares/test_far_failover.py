@@ -14,6 +14,7 @@ from penstock import aio
 from penstock.errors import ClientError
 from penstock.metadata.model import SHARE_STATE_TOPIC
 from penstock.shares import record_marks
+from penstock.testing.slowness import patient
 
 # A killed broker does not begin the requests that it has just read.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine '_serve' was never awaited")
@@ -87,7 +88,10 @@ def test_each_far_job_comes_when_it_is_due_and_once(
     monkeypatch.setattr(record_marks, "FAR_MS", 200)
 
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path, SETTINGS) as cluster:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            three_brokers(tmp_path, SETTINGS) as cluster,
+        ):
             await scenario(cluster, killed)
 
     asyncio.run(run())

@@ -13,6 +13,7 @@ import pytest
 from broker.three_brokers import ThreeBrokers, three_brokers
 from penstock.broker.shares.letter_sender import LetterSender
 from penstock.records.record import Record, build_batch
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 
@@ -47,7 +48,7 @@ def test_batches_after_one_that_is_refused_are_not_appended(is_here: bool, tmp_p
     """A dead letter is too large, so it is sent again without the copy of its record."""
 
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path) as cluster:
+        async with asyncio.timeout(patient(TIMEOUT_S)), three_brokers(tmp_path) as cluster:
             await cluster.create(DLQ, max_message_bytes="500")
             sender = sender_of(cluster, is_here=is_here)
             number = await sender.producer_id()
@@ -70,7 +71,7 @@ def test_a_topic_of_the_same_name_gets_nothing(is_here: bool, tmp_path: Path) ->
     """If the caller says which topic it means."""
 
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path) as cluster:
+        async with asyncio.timeout(patient(TIMEOUT_S)), three_brokers(tmp_path) as cluster:
             await cluster.create(DLQ)
             sender = sender_of(cluster, is_here=is_here)
             number = await sender.producer_id()
@@ -93,7 +94,7 @@ def test_requests_are_not_larger_than_a_broker_accepts(tmp_path: Path) -> None:
     limit = {"socket.request.max.bytes": "100000"}
 
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path, limit) as cluster:
+        async with asyncio.timeout(patient(TIMEOUT_S)), three_brokers(tmp_path, limit) as cluster:
             await cluster.create(DLQ)
             sender = sender_of(cluster, is_here=False)
             given = [bytes([letter]) * 40_000 for letter in b"abcde"] + [bytes(100_000)]

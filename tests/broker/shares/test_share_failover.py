@@ -23,7 +23,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "3",
 }
 """Locks last 30 s, which is longer than a test takes: no member waits for the end of one."""
-TIMEOUT_S = patient(120.0)
+TIMEOUT_S = 120.0
 JOBS = 120
 
 
@@ -98,7 +98,10 @@ async def kill_while_records_are_acquired(cluster: ThreeBrokers, topic: str) -> 
 
 def run_on_three(directory: Path, topic: str) -> None:
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), three_brokers(directory, SETTINGS) as cluster:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            three_brokers(directory, SETTINGS) as cluster,
+        ):
             await kill_while_records_are_acquired(cluster, topic)
 
     asyncio.run(run())

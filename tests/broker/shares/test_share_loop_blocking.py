@@ -13,6 +13,7 @@ from penstock.records.batch import Codec
 from penstock.records.record import Record, build_batch
 from penstock.shares.sessions import PARTITIONS_MAX
 from penstock.shares.state_port import SharePartitionId
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     ShareAcknowledgeRequest,
@@ -30,7 +31,7 @@ LIMITS = {"penstock.queue.length.max": "1", "penstock.queue.length.policy": "dro
 def check_in_harness(folder: Path, case: Callable[[BrokerHarness, bytes], Awaitable[None]]) -> None:
     async def run_case(own: Path) -> None:
         with counted_executor():
-            async with asyncio.timeout(100), open_harness(own, kafka=ON) as harness:
+            async with asyncio.timeout(patient(100.0)), open_harness(own, kafka=ON) as harness:
                 _, topic_id = await queue(harness)
                 await case(harness, topic_id)
 

@@ -13,6 +13,7 @@ from broker.shares.test_share_failover import SETTINGS, TIMEOUT_S, bootstrap
 from broker.three_brokers import ThreeBrokers, three_brokers
 from penstock import aio
 from penstock.errors import ClientError
+from penstock.testing.slowness import patient
 
 pytestmark = [
     # A killed broker does not begin the requests that it has just read.
@@ -61,7 +62,10 @@ async def scenario(cluster: ThreeBrokers) -> None:
 
 def test_a_new_leader_knows_due_times_and_duplicates(tmp_path: Path) -> None:
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path, SETTINGS) as cluster:
+        async with (
+            asyncio.timeout(patient(TIMEOUT_S)),
+            three_brokers(tmp_path, SETTINGS) as cluster,
+        ):
             await scenario(cluster)
 
     asyncio.run(run())
