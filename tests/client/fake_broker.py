@@ -20,6 +20,8 @@ from client.fake_sasl import VERSIONS as SASL_VERSIONS
 from client.fake_sasl import FakeSasl
 from penstock.broker.handled_apis import CONSUMER_GROUP_APIS, SHARE_GROUP_APIS
 from penstock.net.sockets import close_server
+from penstock.runtime import SystemRandom
+from penstock.testing.ports import free_port
 from penstock.wire.api import SUPPORTED, ApiKey
 from penstock.wire.codec import (
     RequestHeader,
@@ -123,10 +125,12 @@ class FakeBroker:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     async def _listen(self) -> None:
+        # A port that the system picks could be taken by a connection while a test has closed this
+        # broker, and starts another one in its place.
+        self._port = self._port or free_port(SystemRandom())
         self._server = await asyncio.start_server(
             self._serve, "127.0.0.1", self._port, ssl=self._tls
         )
-        self._port = self._server.sockets[0].getsockname()[1]
         self.model.port = self._port
 
     async def _close(self) -> None:

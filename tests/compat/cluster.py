@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import signal
@@ -13,15 +14,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from penstock.broker.config import METRICS_OFFSET
 from penstock.testing.slowness import patient
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 READY_S = 100.0
 STOP_S = 25.0
-LOWEST_PORT = 12_000
-FIRST_OUTGOING_PORT = int(
-    Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0]
-)
+PORTS = range(3_000, 9_000)
+"""Below those of `penstock.testing.ports`, which are not next to each other for one test process.
+"""
 SETTINGS = {
     # Kafka waits three seconds for more members before a group's first rebalance.
     "group.initial.rebalance.delay.ms": "0",
@@ -35,14 +36,28 @@ _READY = re.compile(r"^ready bootstrap=(\S+)$", re.MULTILINE)
 def free_ports(count: int) -> int:
     """Returns the first of `count` consecutive ports on which nothing listens.
 
-    Ports of the range for outgoing connections are excluded: such a connection could take the port
-    of a broker while the broker is down.
+    No outgoing connection has one of them, and no other process of pytest-xdist uses them: either
+    could take the port of a broker while the broker is down.
     """
+    ports = _own_ports()
+    # A broker has its metrics at a port that is so much higher.
+    room = max(len(ports) - METRICS_OFFSET, len(ports) // 2)
     for _ in range(50):
-        first = random.randrange(LOWEST_PORT, FIRST_OUTGOING_PORT - count)
+        first = random.choice(ports[: room - count])
         if all(_is_free(first + i) for i in range(count)):
             return first
     raise AssertionError(f"found no {count} neighbouring free ports")
+
+
+def _own_ports() -> range:
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    workers = os.environ.get("PYTEST_XDIST_WORKER_COUNT", "")
+    if not (worker.isdecimal() and workers.isdecimal()):
+        return PORTS
+    each = len(PORTS) // int(workers)
+    # A worker that replaces another has a number above the count of workers.
+    first = PORTS[each * (int(worker) % int(workers))]
+    return range(first, first + each)
 
 
 def _is_free(port: int) -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +20,8 @@ from penstock.stores.errors import StoreUnavailable
 from penstock.stores.etcd import EtcdStore
 from penstock.stores.etcd_address import EtcdAddress
 from penstock.stores.etcd_members import EtcdConfig
+from penstock.testing.ports import free_port
+from penstock.testing.slowness import patient
 
 from .store_bench import StoreBench, put
 
@@ -44,7 +45,8 @@ class EtcdServer:
         self.directory = directory
         self.options = tuple(options)
         self.scheme = "https" if any(each.startswith("--cert-file") for each in options) else "http"
-        self.client_port, self.peer_port = _free_ports(2)
+        random = SystemRandom()
+        self.client_port, self.peer_port = free_port(random), free_port(random)
         self.endpoint = f"127.0.0.1:{self.client_port}"
         self.peer_url = f"http://127.0.0.1:{self.peer_port}"
         self.process: subprocess.Popen[bytes] | None = None
@@ -106,7 +108,7 @@ class EtcdCluster:
 
     async def wait_healthy(self) -> None:
         """Waits until every member answers and there is a leader."""
-        async with asyncio.timeout(START_TIMEOUT_S):
+        async with asyncio.timeout(patient(START_TIMEOUT_S)):
             for member in self.members:
                 while True:
                     try:
@@ -118,7 +120,7 @@ class EtcdCluster:
 
     async def leader(self) -> EtcdServer:
         """Returns the present leader, according to the members themselves."""
-        async with asyncio.timeout(START_TIMEOUT_S):
+        async with asyncio.timeout(patient(START_TIMEOUT_S)):
             while True:
                 for member in self.members:
                     status = await _status(member)
@@ -195,14 +197,3 @@ async def _status(member: EtcdServer) -> rpc.StatusResponse | None:
             return await rpc.MaintenanceStub(channel).Status(rpc.StatusRequest(), timeout=1)
         except rpc.AioRpcError:
             return None
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,8 @@ from penstock.spark.deployments import topics
 from penstock.spark.deployments.model import Schedule, decode, encode
 from penstock.spark.deployments.previews import Asking, Preview, PreviewAnswer
 from penstock.testing import Broker
+from penstock.testing.ports import free_port
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from spark.deployments.deployed import (
     WAIT_S,
@@ -65,17 +66,11 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 async def rows(bootstrap: str) -> Preview:
     """Asks for rows, as the console does, until there are some."""
     place, random = TopicPartition(topics.PREVIEWS, 0), SystemRandom().bytes
     async with (
-        asyncio.timeout(WAIT_S),
+        asyncio.timeout(patient(WAIT_S)),
         Producer(bootstrap) as producer,
         Consumer(bootstrap, auto_offset_reset="earliest") as consumer,
     ):
@@ -102,7 +97,7 @@ async def scraped(port: int, wanted: str) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             return str(answer.read().decode())
 
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(patient(WAIT_S)):
         while wanted not in (text := await asyncio.to_thread(look)):
             await SystemClock().sleep(0.5)
     return text
@@ -110,7 +105,7 @@ async def scraped(port: int, wanted: str) -> str:
 
 def test_metrics_rows_and_lineage_of_a_running_pipeline(broker: Broker, tmp_path: Path) -> None:
     """Its records and dead letters are counted, its rows can be seen, and its run is reported."""
-    port, lineage = free_port(), tmp_path / "lineage.jsonl"
+    port, lineage = free_port(SystemRandom()), tmp_path / "lineage.jsonl"
     broker.new_topic(name="table-in", partitions=2)
     broker.new_topic(name="table-dead")
     options = ["--no-spare", "--metrics-port", str(port), "--openlineage", str(lineage)]
