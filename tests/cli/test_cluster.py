@@ -13,6 +13,7 @@ from cli.cluster_model import ClusterModel, Move
 from cli.conftest import Runner
 from client.fake_broker import FakeBroker
 from penstock.client.admin import moves as replica_moves
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 
 
@@ -167,9 +168,10 @@ def test_copying_is_throttled_by_default(
     monkeypatch.setattr(cluster, "_alter", spying)
     monkeypatch.setattr(replica_moves, "_PATIENCE_S", 0.2)
     cluster.stuck = True
-    ended = penstock("cluster", "rebalance", "--execute", "--timeout", "2")
+    limit = str(round(patient(3)))
+    ended = penstock("cluster", "rebalance", "--execute", "--timeout", limit)
     assert ended.code == 1
-    assert "not done after 2 s" in ended.err
+    assert f"not done after {limit} s" in ended.err
     assert "raised the throttle to 40 MB/s per broker" in ended.err
     assert "raised the throttle to 80 MB/s per broker" in ended.err
     assert rates[0] == "20000000"

@@ -11,6 +11,7 @@ import pytest
 
 from client.fake_broker import FakeBroker
 from client.fake_model import Group
+from penstock.testing.slowness import patient
 
 PATIENT = """
 from penstock.cli import completion, main
@@ -39,7 +40,7 @@ def complete(line: str, bootstrap: str) -> list[str]:
         "PENSTOCK_BOOTSTRAP": bootstrap,
     }
     ended = subprocess.run(
-        PROGRAM, capture_output=True, text=True, env=environment, check=False, timeout=60
+        PROGRAM, capture_output=True, text=True, env=environment, check=False, timeout=patient(60)
     )
     assert ended.stderr == ""
     return ended.stdout.split()

@@ -17,6 +17,7 @@ from penstock.cli import log_items, session
 from penstock.cli.app import COMMANDS, run
 from penstock.cli.main import main
 from penstock.ports import Disk
+from penstock.testing.slowness import patient
 from storage.sample_log import stopped_log
 
 PROGRAM = (sys.executable, "-c", "from penstock.cli.main import main; main()")
@@ -24,7 +25,7 @@ PROGRAM = (sys.executable, "-c", "from penstock.cli.main import main; main()")
 
 def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=60
+        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=patient(60)
     )
 
 
@@ -39,7 +40,11 @@ def test_version_does_not_load_the_parser() -> None:
         "    print(end.code, sorted(heavy))"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=patient(60),
     )
     assert result.stdout == f"penstock {metadata.version('penstock')}\n0 []\n"
 
@@ -90,7 +95,11 @@ def test_commands_load_only_what_they_need(command: tuple[str, ...], heavy: set[
         f"print(sorted({heavy!r} & set(sys.modules)))"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=patient(60),
     )
     assert result.stdout == "[]\n"
 
@@ -104,7 +113,12 @@ def test_completion_lists_the_commands() -> None:
         "COMP_CWORD": "1",
     }
     result = subprocess.run(
-        [*PROGRAM], capture_output=True, text=True, env=environment, check=False, timeout=60
+        [*PROGRAM],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=patient(60),
     )
     assert result.stdout.split() == ["topic", "token"]
 
@@ -168,7 +182,7 @@ def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
         capture_output=True,
         env=environment,
         check=True,
-        timeout=60,
+        timeout=patient(60),
     )
     assert b"\\u2026" in result.stdout
     assert result.stderr == b""

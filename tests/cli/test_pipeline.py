@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from penstock.testing.slowness import patient
+
 pytest.importorskip("yaml", reason='pipelines need PySpark: pip install "penstock[spark]"')
 
 from cli.conftest import Runner
@@ -134,7 +136,7 @@ def test_generating_page_views_without_a_broker_fails_in_one_line(tmp_path: Path
         [sys.executable, str(tmp_path / "views" / "generate.py")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=False,
         env={**os.environ, "PENSTOCK_BOOTSTRAP": "127.0.0.1:9"},
     )

@@ -17,6 +17,7 @@ from penstock.cli.line_source import read_lines
 from penstock.cli.produce_input import BadLine, InputRecord, parse_json_line, split_key
 from penstock.records.batch import Codec, read_header
 from penstock.records.record import Record
+from penstock.testing.slowness import patient
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 
@@ -72,7 +73,7 @@ def test_standard_input_is_read_to_its_end(fake: FakeBroker) -> None:
         [*PROGRAM, "produce", "orders", "--quiet"],
         input=b"a\nb\n",
         capture_output=True,
-        timeout=60,
+        timeout=patient(60),
         check=False,
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")

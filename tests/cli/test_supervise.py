@@ -17,6 +17,7 @@ import pytest
 
 from penstock.cli.supervise import SuperviseConfig, Supervisor
 from penstock.runtime import SystemClock
+from penstock.testing.slowness import patient
 
 QUICK = SuperviseConfig(restart_pause_s=0.01, restart_pause_max_s=0.05, stop_timeout_s=5.0)
 
@@ -52,7 +53,7 @@ class Rig:
         return [(number, int(pid)) for number, pid in lines]
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(patient(120)):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)  # the condition becomes true in other processes
 
@@ -67,7 +68,7 @@ class Rig:
             supervisor = Supervisor(
                 commands, SystemClock(), self.ready.append, config, acquainted=acquainted
             )
-            async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
+            async with asyncio.timeout(patient(120)), asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(supervisor.run())
                 await act(self)
                 return await running

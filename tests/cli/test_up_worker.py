@@ -15,6 +15,7 @@ import pytest
 from penstock.cli.app import run
 from penstock.cli.worker_process import WorkerProcess, has_spark
 from penstock.spark.pipelines.process_session import processes
+from penstock.testing.slowness import patient
 
 PROGRAM = [sys.executable, "-m", "penstock.cli.main"]
 WAIT_S = 120.0
@@ -64,19 +65,19 @@ def test_up_starts_a_worker_that_ends_with_it(tmp_path: Path, brokers: str) -> N
                 break
         else:
             pytest.fail("the worker did not start")
-        with urllib.request.urlopen(found[1], timeout=WAIT_S) as answer:
+        with urllib.request.urlopen(found[1], timeout=patient(WAIT_S)) as answer:
             assert b"penstock_worker_pipelines 0.0" in answer.read()
         (worker,) = workers(data)
         assert not [each for each in commands(worker) if "java" in each]
         process.terminate()
-        _, told = process.communicate(timeout=WAIT_S)
+        _, told = process.communicate(timeout=patient(WAIT_S))
         assert process.returncode == 0
         # It was stopped before the brokers, so it could still write to them.
         assert "cannot remove the status of this worker" not in told
         assert workers(data) == []
     finally:
         process.kill()
-        process.wait(WAIT_S)
+        process.wait(patient(WAIT_S))
         process.stderr.close()
 
 

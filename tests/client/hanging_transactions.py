@@ -10,6 +10,7 @@ from pathlib import Path
 
 from penstock import aio
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 LIMIT_S = 150.0
 _SETTINGS = {"transaction.state.log.num.partitions": "1"}
@@ -21,7 +22,7 @@ def leave_open(
     """Writes to these partitions in a transaction and closes the connections without ending it."""
 
     async def write() -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             producer = aio.Producer(
                 broker.bootstrap,
                 transactional_id=transactional_id,

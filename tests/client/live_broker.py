@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 
 @pytest.fixture
@@ -28,11 +29,14 @@ def own_broker(penstock_broker_settings: Mapping[str, str]) -> Iterator[Broker]:
         yield broker
 
 
+SESSION_MS = int(1_000 * min(45.0, patient(10.0)))
+"""Some tests wait for the end of a session. In the others none may end because the machine is busy.
+"""
 CONSUMER_GROUPS = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "100",
     "group.consumer.min.session.timeout.ms": "1000",
-    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
     "group.consumer.assignment.interval.ms": "0",
 }
 """Settings with which consumer groups of the new protocol move fast."""

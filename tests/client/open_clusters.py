@@ -12,17 +12,20 @@ from penstock.client.cluster import Cluster, ClusterConfig
 from penstock.client.connection import ConnectionConfig
 from penstock.net.sockets import SocketNetwork
 from penstock.runtime import SystemClock, SystemRandom
+from penstock.testing.slowness import patient
 
 T = TypeVar("T")
 
 
 def cluster_of(
-    bootstrap: str, *, request_timeout_s: float = 5.0, deadline_s: float = 5.0
+    bootstrap: str, *, request_timeout_s: float | None = None, deadline_s: float | None = None
 ) -> Cluster:
+    """The limits are five seconds on a quiet machine, unless others are given."""
+    limit_s = patient(5.0)
     config = ClusterConfig(
         parse_bootstrap(bootstrap),
-        ConnectionConfig(connect_timeout_s=2.0, request_timeout_s=request_timeout_s),
-        deadline_s=deadline_s,
+        ConnectionConfig(connect_timeout_s=limit_s, request_timeout_s=request_timeout_s or limit_s),
+        deadline_s=deadline_s or limit_s,
         retry_backoff_s=0.005,
         retry_backoff_max_s=0.02,
     )
@@ -33,8 +36,8 @@ def with_cluster(
     fake: FakeBroker,
     work: Callable[[Cluster], Awaitable[T]],
     *,
-    request_timeout_s: float = 5.0,
-    deadline_s: float = 5.0,
+    request_timeout_s: float | None = None,
+    deadline_s: float | None = None,
 ) -> T:
     """Runs `work` with an open cluster."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 
@@ -22,6 +21,8 @@ from penstock.client.errors import (
     TopicNotFound,
 )
 from penstock.client.model import OffsetAndMetadata
+from penstock.runtime import SystemRandom
+from penstock.testing.ports import free_port
 from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from penstock.wire.api import ApiKey
@@ -30,10 +31,7 @@ from penstock.wire.messages import CreateTopicsResponse
 
 
 def closed_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+    return free_port(SystemRandom())
 
 
 def test_entering_fetches_the_brokers(fake: FakeBroker) -> None:
@@ -162,13 +160,16 @@ def test_a_new_leader_is_found(fake: FakeBroker) -> None:
 
 
 def test_retries_end_at_the_deadline_and_report_the_last_error(fake: FakeBroker) -> None:
-    fake.next(ApiKey.CREATE_TOPICS, *[ErrorCode.NOT_CONTROLLER] * 1000)
+    fake.next(ApiKey.CREATE_TOPICS, *[ErrorCode.NOT_CONTROLLER] * 10_000)
 
     async def work(cluster: Cluster) -> None:
         await operations.create_topic(cluster, operations.NewTopic("orders"))
 
-    with pytest.raises(DeadlineExceeded, match=r"gave up after 0.1 s: .*not the controller"):
-        with_cluster(fake, work, deadline_s=0.1)
+    limit_s = patient(0.5)
+    with pytest.raises(
+        DeadlineExceeded, match=f"gave up after {limit_s:g} s: .*not the controller"
+    ):
+        with_cluster(fake, work, deadline_s=limit_s)
 
 
 def test_a_permanent_error_is_not_retried(fake: FakeBroker) -> None:

@@ -29,6 +29,7 @@ from penstock.client.model import Record
 from penstock.records.record import Record as RawRecord
 from penstock.records.record import build_batch
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
 
@@ -447,10 +448,12 @@ def test_a_seek_does_not_wait_for_the_running_long_poll(live_broker: Broker) -> 
 
     async def work() -> None:
         await numbered(live_broker.bootstrap, topic, 1, 5, per=5)
-        options = {"fetch_max_wait_ms": 60_000, "request_timeout_ms": 90_000}
+        limit_s = patient(55.0)
+        wait_ms = int(1_100 * limit_s)
+        options = {"fetch_max_wait_ms": wait_ms, "request_timeout_ms": 2 * wait_ms}
         async with consumer_of(live_broker.bootstrap, **options) as consumer:
             consumer.assign([topic_partition])
-            async with asyncio.timeout(55):
+            async with asyncio.timeout(limit_s):
                 await drain(consumer, 5)
                 for _ in range(5):
                     consumer.seek_to_beginning()

@@ -13,6 +13,7 @@ from penstock import Consumer, Producer, TopicPartition, aio
 from penstock.client.options import ConsumerOptions
 from penstock.errors import OptionError
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 LIMIT_S = 75.0
 NEW: dict[str, Any] = {"group_protocol": "consumer", "auto_offset_reset": "earliest"}
@@ -21,7 +22,7 @@ Raw = aio.Consumer[bytes | None, bytes | None]
 
 def run(case: Coroutine[Any, Any, None]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             await case
 
     asyncio.run(main())

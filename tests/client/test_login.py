@@ -22,6 +22,7 @@ from penstock.client.errors import (
     ConnectionLost,
 )
 from penstock.client.options import AdminOptions
+from penstock.testing.slowness import patient
 from penstock.wire.api import ApiKey
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 
@@ -53,7 +54,7 @@ def in_cluster(fake: FakeBroker, work: Callable[[Cluster], Awaitable[T]], /, **o
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patient(60)):
         while not holds():  # noqa: ASYNC110 (the broker is on another thread)
             await asyncio.sleep(0.01)
 

@@ -22,6 +22,7 @@ import pytest
 from client.live_broker import CONSUMER_GROUPS
 from penstock import aio
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 EACH = 2
 """How many partitions each member reads."""
@@ -208,7 +209,7 @@ def test_a_rolling_restart_pauses_only_what_it_must(static: bool, count: int) ->
     with Broker(SETTINGS) as broker:
 
         async def main() -> None:
-            async with asyncio.timeout(LIMIT_S * count / 6):
+            async with asyncio.timeout(patient(LIMIT_S * count / 6)):
                 await case(broker)
 
         asyncio.run(main())

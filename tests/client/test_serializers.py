@@ -31,6 +31,7 @@ from penstock.client.serializers import (
     deserialize_with,
     serialize_with,
 )
+from penstock.testing.slowness import patient
 
 JSON_VALUES = st.recursive(
     st.none()
@@ -349,6 +350,10 @@ def test_missing_libraries_are_named(module: str, use: str, extra: str) -> None:
         f"try:\n    {use}\nexcept ImportError as error:\n    print(error)"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=patient(60),
     )
     assert extra in ran.stdout, ran.stderr

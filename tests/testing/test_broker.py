@@ -15,6 +15,7 @@ from penstock.runtime import SystemClock, SystemRandom
 from penstock.testing import Broker, BrokerFailed
 from penstock.testing.ask import ask
 from penstock.testing.ports import free_port
+from penstock.testing.slowness import patient
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 
 _CLOCK = SystemClock()
@@ -31,8 +32,11 @@ def test_test_processes_use_different_ports(worker: str, monkeypatch: pytest.Mon
     assert {port % 2 for port in ports} == {int(worker[2:]) % 2}
 
 
-def topics(broker: Broker, timeout_s: float = 5.0) -> dict[str, int]:
-    answer = ask(broker.bootstrap, MetadataRequest(topics=None), MetadataResponse, 9, timeout_s)
+def topics(broker: Broker, timeout_s: float | None = None) -> dict[str, int]:
+    limit_s = patient(10.0)
+    answer = ask(
+        broker.bootstrap, MetadataRequest(topics=None), MetadataResponse, 9, timeout_s or limit_s
+    )
     return {
         topic.name or "": len(topic.partitions) for topic in answer.topics if not topic.is_internal
     }

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from penstock.testing.slowness import patient
+
 TEXT = (Path(__file__).parents[2] / "docs" / "TESTING.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 WITHOUT_PYTEST = [block for block in BLOCKS if "def test_" not in block]
@@ -19,7 +21,7 @@ def run(directory: Path, *arguments: str) -> str:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=patient(100),
         check=False,
         env={**os.environ, "TMPDIR": str(directory)},
     )

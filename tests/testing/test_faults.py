@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from penstock.runtime import SystemClock
 from penstock.testing import Broker, Faults
 from penstock.testing.ask import ask
 from penstock.testing.plugin import TopicFactory
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DescribeClusterRequest,
@@ -37,8 +39,9 @@ RECORDS = [Record(b"%d" % number, partition=0) for number in range(20)]
 VALUES = [record.value for record in RECORDS]
 
 
-def metadata(bootstrap: str, timeout_s: float = 5.0) -> MetadataResponse:
-    return ask(bootstrap, MetadataRequest(topics=None), MetadataResponse, 9, timeout_s)
+def metadata(bootstrap: str, timeout_s: float | None = None) -> MetadataResponse:
+    request = MetadataRequest(topics=None)
+    return ask(bootstrap, request, MetadataResponse, 9, timeout_s or patient(10.0))
 
 
 def values(consumer: Consumer, count: int) -> list[bytes | None]:
@@ -121,10 +124,10 @@ def test_clients_wait_for_a_delayed_response(
 
 def test_every_address_in_a_response_is_the_proxys(penstock_faults: Faults) -> None:
     at = penstock_faults.bootstrap
-    cluster = ask(at, DescribeClusterRequest(), DescribeClusterResponse, 0, 5.0)
-    old = ask(at, FindCoordinatorRequest(key="g"), FindCoordinatorResponse, 2, 5.0)
+    cluster = ask(at, DescribeClusterRequest(), DescribeClusterResponse, 0, patient(10.0))
+    old = ask(at, FindCoordinatorRequest(key="g"), FindCoordinatorResponse, 2, patient(10.0))
     new = FindCoordinatorRequest(coordinator_keys=["g"])
-    coordinator = ask(at, new, FindCoordinatorResponse, 4, 5.0).coordinators[0]
+    coordinator = ask(at, new, FindCoordinatorResponse, 4, patient(10.0)).coordinators[0]
     told = {f"{broker.host}:{broker.port}" for broker in metadata(at).brokers}
     told |= {f"{broker.host}:{broker.port}" for broker in cluster.brokers}
     told |= {f"{old.host}:{old.port}", f"{coordinator.host}:{coordinator.port}"}
@@ -135,6 +138,8 @@ def test_silence_swallows_the_response_and_silences_its_connection(penstock_faul
     penstock_faults.silence(api="Metadata", times=1)
     with pytest.raises(TimeoutError):
         metadata(penstock_faults.bootstrap, timeout_s=0.2)
+    # The client may have given up before the proxy has seen its request.
+    penstock_faults.wait_for("Metadata", timeout_s=patient(10.0))
     assert metadata(penstock_faults.bootstrap).brokers, "a new connection is heard again"
 
 
@@ -144,7 +149,8 @@ def test_clearing_ends_connections_that_were_silenced(penstock_faults: Faults) -
     async def main() -> None:
         question = asyncio.to_thread(metadata, penstock_faults.bootstrap)
         asked = asyncio.ensure_future(question)
-        await asyncio.to_thread(penstock_faults.wait_for, "Metadata")
+        wait_for = partial(penstock_faults.wait_for, timeout_s=patient(10.0))
+        await asyncio.to_thread(wait_for, "Metadata")
         penstock_faults.clear()
         with pytest.raises(ConnectionError):
             await asked
@@ -165,9 +171,10 @@ def test_refused_connections_are_accepted_again_at_the_same_address(
 
 def test_an_injected_error_looks_like_the_brokers_own(penstock_faults: Faults) -> None:
     penstock_faults.fail("Heartbeat", "REBALANCE_IN_PROGRESS")
-    answer = ask(penstock_faults.bootstrap, HeartbeatRequest("g"), HeartbeatResponse, 4, 5.0)
+    at, limit_s = penstock_faults.bootstrap, patient(10.0)
+    answer = ask(at, HeartbeatRequest("g"), HeartbeatResponse, 4, limit_s)
     assert answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS
-    answer = ask(penstock_faults.bootstrap, HeartbeatRequest("g"), HeartbeatResponse, 4, 5.0)
+    answer = ask(at, HeartbeatRequest("g"), HeartbeatResponse, 4, limit_s)
     assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID, "the broker's real answer"
 
 
@@ -186,7 +193,7 @@ def test_clients_notice_that_the_broker_behind_the_proxy_is_gone() -> None:
     """Open connections end together with the broker's, and new ones are closed."""
     with Broker() as broker, Faults(broker.bootstrap) as faults:
         host, _, port = faults.bootstrap.rpartition(":")
-        with socket.create_connection((host, int(port)), 5.0) as idle:
+        with socket.create_connection((host, int(port)), patient(10.0)) as idle:
             assert metadata(faults.bootstrap).brokers
             broker.kill()
             assert idle.recv(1) == b""
@@ -245,7 +252,7 @@ def pytest_in(directory: Path, test: str, *arguments: str) -> subprocess.Complet
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(100),
         check=False,
     )
 
@@ -270,7 +277,7 @@ def test_fixtures_are_available_without_an_import(tmp_path: Path) -> None:
                 failed.append(error and error.name())
             producer.produce(topic, b"x" * 1000, partition=0, on_delivery=told)
             producer.produce(topic, bytes(range(256)) * 10, partition=1, on_delivery=told)
-            producer.flush(10)
+            producer.flush(60)
             assert sorted(failed, key=str) == ["MSG_SIZE_TOO_LARGE", None]
         """,
     )

@@ -20,7 +20,7 @@ DEADLINE_S = 150.0
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
     async def main() -> T:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(patient(DEADLINE_S)):
             return await work()
 
     return asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -24,6 +25,7 @@ from penstock.client.errors import (
 from penstock.client.model import OffsetAndMetadata
 from penstock.metadata.config_types import ConfigSource
 from penstock.testing import Broker, Faults
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
@@ -32,7 +34,7 @@ T = TypeVar("T")
 
 def with_admin(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
     async def main() -> T:
-        async with Admin(bootstrap, default_api_timeout_ms=10_000) as admin:
+        async with Admin(bootstrap, default_api_timeout_ms=int(patient(20_000))) as admin:
             return await work(admin)
 
     return asyncio.run(main())
@@ -205,9 +207,11 @@ def test_a_cluster_that_does_not_answer_times_out(live_broker: Broker) -> None:
     """Within the timeout of the call, even if the request timeout is longer."""
 
     async def main(faults: Faults) -> None:
-        async with Admin(faults.bootstrap, default_api_timeout_ms=200) as admin:
+        limit_ms = int(patient(1_000))
+        async with Admin(faults.bootstrap, default_api_timeout_ms=limit_ms) as admin:
             faults.silence()
-            with pytest.raises(DeadlineExceeded, match=r"list_groups: gave up after 0\.2 s"):
+            told = f"list_groups: gave up after {limit_ms / 1_000:g} s"
+            with pytest.raises(DeadlineExceeded, match=re.escape(told)):
                 await admin.list_groups()
 
     with Faults(live_broker.bootstrap) as faults:

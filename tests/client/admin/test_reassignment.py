@@ -14,6 +14,7 @@ from penstock.client.admin.admin import Admin
 from penstock.client.admin.reassignment import Reassignment
 from penstock.client.errors import ApiNotServed, BrokerError, TopicNotFound
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
@@ -30,7 +31,7 @@ TOPIC_PARTITION = TopicPartition("t", 1)
 
 def with_admin(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
     async def main() -> T:
-        async with Admin(bootstrap, default_api_timeout_ms=10_000) as admin:
+        async with Admin(bootstrap, default_api_timeout_ms=int(patient(20_000))) as admin:
             return await work(admin)
 
     return asyncio.run(main())

@@ -15,6 +15,7 @@ from penstock.aio import Admin, Consumer, Producer
 from penstock.client.admin.transactions import TransactionInfo, TransactionListing
 from penstock.client.errors import BrokerError, Fenced, OptionError, TopicNotFound
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 def with_admin(broker: Broker, work: Callable[[Admin], Awaitable[T]]) -> T:
     async def main() -> T:
-        async with asyncio.timeout(LIMIT_S), Admin(broker.bootstrap) as admin:
+        async with asyncio.timeout(patient(LIMIT_S)), Admin(broker.bootstrap) as admin:
             return await work(admin)
 
     return asyncio.run(main())

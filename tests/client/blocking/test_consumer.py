@@ -19,6 +19,7 @@ import pytest
 from penstock import Consumer, Producer, Record, SqlOffsets, TopicPartition, serializers
 from penstock.errors import ClientError, Closed, DeserializationFailed
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 LIMIT_S = 100.0
 K = TypeVar("K")
@@ -358,7 +359,7 @@ def test_a_program_ends_without_closing_its_consumer(live_broker: Broker) -> Non
         [*command, live_broker.bootstrap, topic, group],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=patient(60),
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

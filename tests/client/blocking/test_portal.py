@@ -18,6 +18,7 @@ from penstock.client.blocking.caller_executor import CallerExecutor, CallerGone
 from penstock.client.blocking.portal import Portal
 from penstock.client.errors import Closed, RequestTimedOut
 from penstock.runtime import SystemClock
+from penstock.testing.slowness import patient
 
 LIMIT_S = 50.0
 
@@ -191,7 +192,7 @@ def run_script(text: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=patient(60),
         check=False,
     )
 

@@ -23,6 +23,7 @@ from penstock.client.errors import (
 )
 from penstock.client.interceptors import ProducerInterceptor, ProducerRecord
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 LIMIT_S = 100.0
 
@@ -141,7 +142,10 @@ def test_send_blocks_on_a_full_buffer_for_max_block_ms(own_broker: Broker) -> No
     raises. Sending works again once the broker answers."""
     topic = own_broker.new_topic()
     with Producer(
-        own_broker.bootstrap, buffer_memory=40_000, batch_size=10_000, max_block_ms=2_000
+        own_broker.bootstrap,
+        buffer_memory=40_000,
+        batch_size=10_000,
+        max_block_ms=int(patient(2_000)),
     ) as producer:
         producer.partitions_for(topic)
         own_broker.freeze()
@@ -259,7 +263,7 @@ def run_script(text: str, *args: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-W", "error", "-c", textwrap.dedent(text), *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=False,
     )
 

@@ -11,6 +11,7 @@ from penstock.client.consumer import Consumer
 from penstock.client.model import Record
 from penstock.records.record import Record as RawRecord
 from penstock.records.record import build_batch
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
@@ -23,24 +24,25 @@ QUICK: dict[str, Any] = {
     "auto_offset_reset": "earliest",
     "retry_backoff_ms": 5,
     "retry_backoff_max_ms": 50,
-    "request_timeout_ms": 3_000,
     "fetch_max_wait_ms": 100,
-    "default_api_timeout_ms": 5_000,
 }
+TIMEOUTS = {"request_timeout_ms": 3_000, "default_api_timeout_ms": 5_000}
+"""On a quiet machine."""
 
 
 NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def consumer_of(bootstrap: str, **options: Any) -> Consumer[Any, Any]:
-    return Consumer(bootstrap, **{**QUICK, **options})
+    timeouts = {name: int(patient(ms)) for name, ms in TIMEOUTS.items()}
+    return Consumer(bootstrap, **{**QUICK, **timeouts, **options})
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
     """Runs the work to its end, with a time limit."""
 
     async def main() -> T:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             return await work()
 
     return asyncio.run(main())

@@ -22,6 +22,7 @@ from client.consuming.open_consumers import (
 from penstock.client.errors import ClientError, ConnectFailed
 from penstock.client.model import Record
 from penstock.testing import Broker, Faults
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
 ALL = {0: list(range(400)), 1: list(range(400))}
@@ -86,15 +87,15 @@ def test_a_frozen_broker_blocks_no_call_forever(own_broker: Broker) -> None:
     async def work() -> None:
         await numbered(own_broker.bootstrap, topic, 1, 50, per=10)
         options: dict[str, Any] = {
-            "request_timeout_ms": 2_000,
-            "default_api_timeout_ms": 4_000,
-            "socket_connection_setup_timeout_ms": 2_000,
+            "request_timeout_ms": int(patient(2_000)),
+            "default_api_timeout_ms": int(patient(4_000)),
+            "socket_connection_setup_timeout_ms": int(patient(2_000)),
         }
         async with consumer_of(own_broker.bootstrap, topics=[topic], **options) as consumer:
             await drain(consumer, 50)
             own_broker.freeze()
             try:
-                async with asyncio.timeout(120):
+                async with asyncio.timeout(patient(120)):
                     assert await consumer.poll(timeout_ms=100) == []
                     with pytest.raises(ClientError):
                         await consumer.end_offsets([topic_partition])
@@ -105,7 +106,7 @@ def test_a_frozen_broker_blocks_no_call_forever(own_broker: Broker) -> None:
             assert [record.offset for record in await drain(consumer, 40)] == list(range(10, 50))
             own_broker.freeze()
             try:
-                async with asyncio.timeout(120):
+                async with asyncio.timeout(patient(120)):
                     await consumer.close(timeout_s=1)
             finally:
                 own_broker.thaw()
@@ -236,7 +237,7 @@ def test_repeated_network_failures_lose_nothing(live_broker: Broker) -> None:
         options: dict[str, Any] = {
             "max_partition_fetch_bytes": 1_500,
             "queued_bytes_max": 4_000,
-            "request_timeout_ms": 1_000,
+            "request_timeout_ms": int(patient(1_000)),
         }
         with Faults(live_broker.bootstrap) as faults:
             troubles: Iterator[Callable[[], object]] = cycle(

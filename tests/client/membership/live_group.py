@@ -15,6 +15,7 @@ from penstock.client.membership.listener import Listener
 from penstock.client.membership.member import GroupMember
 from penstock.client.membership.settings import MembershipOptions
 from penstock.client.model import OffsetAndMetadata
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
 WITHIN_S = 75.0
@@ -76,7 +77,7 @@ class Seat:
 
 async def until(condition: Callable[[], bool], *seats: Seat, within_s: float = WITHIN_S) -> None:
     """Polls all seats repeatedly until the condition holds."""
-    async with asyncio.timeout(within_s):
+    async with asyncio.timeout(patient(within_s)):
         while True:
             for seat in seats:
                 await seat.member.poll()
@@ -103,7 +104,7 @@ async def seats(
     bootstrap: str, group: str, count: int = 1, **options: Any
 ) -> AsyncIterator[list[Seat]]:
     """Opens members, each with its own connection, and closes them at the end."""
-    clusters = [cluster_of(bootstrap) for _ in range(count)]
+    clusters = [cluster_of(bootstrap, deadline_s=patient(30.0)) for _ in range(count)]
     for cluster in clusters:
         await cluster.__aenter__()
     made = [Seat(cluster, group, **options) for cluster in clusters]
@@ -111,13 +112,13 @@ async def seats(
         yield made
     finally:
         for seat in made:
-            await seat.member.close(5.0)
+            await seat.member.close(patient(5.0))
             seat.cluster.close()
 
 
 def run_case(case: Coroutine[Any, Any, None]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(patient(120.0)):
             await case
 
     asyncio.run(main())

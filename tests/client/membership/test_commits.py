@@ -46,7 +46,7 @@ class Signer:
 
 def run(fake: FakeBroker, work: Callable[[Commits], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:
-        async with cluster_of(fake.address, deadline_s=5.0) as cluster:
+        async with cluster_of(fake.address, deadline_s=patient(5.0)) as cluster:
             commits = Commits(cluster, "g", **options)
             try:
                 await work(commits)
@@ -215,9 +215,9 @@ def test_a_silent_coordinator_delays_a_commit_until_its_deadline_only(fake: Fake
         began = loop.time()
         commits.commit_nowait({A: at(1)})
         with pytest.raises(DeadlineExceeded, match="earlier commit"):
-            await commits.commit({A: at(2)}, timeout_s=0.1)
+            await commits.commit({A: at(2)}, timeout_s=patient(0.3))
         with pytest.raises(DeadlineExceeded, match="not answered"):
-            await commits.committed([A], timeout_s=0.1)
+            await commits.committed([A], timeout_s=patient(0.3))
         assert loop.time() - began < patient(10)
         await commits.close(0.1)
 

@@ -17,6 +17,7 @@ from penstock.client.admin.operations import NewTopic
 from penstock.client.errors import BrokerError, ClientError, CommitFailed, Fenced
 from penstock.client.model import OffsetAndMetadata
 from penstock.testing import Broker, Faults
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
 
@@ -48,7 +49,7 @@ def test_members_join_and_leave(consumer_groups_broker: Broker, assignor: str | 
             assert {len(seat.owned) for seat in (a, b, c)} == {2}
             if assignor != "range":
                 assert a.owned <= kept
-            await b.member.close(5.0)
+            await b.member.close(patient(5.0))
             await until(lambda: covered(6, a, c), a, c)
             await a.member.unsubscribe()
             await until(lambda: covered(6, c), c)
@@ -90,7 +91,7 @@ def test_a_member_that_crashed_is_replaced(consumer_groups_broker: Broker) -> No
             a.subscribe(topic)
             b.subscribe(topic)
             await until(lambda: covered(4, a, b), a, b)
-            await a.member.close(5.0, leave=False)
+            await a.member.close(patient(5.0), leave=False)
             await until(lambda: covered(4, b), b)
 
     run_case(case())
@@ -112,7 +113,7 @@ def test_a_static_member_keeps_its_partitions_while_it_restarts(
             first.subscribe(topic)
             await until(lambda: covered(4, other, first), other, first)
             had, epoch = first.owned, other.member.generation
-            await first.member.close(5.0)
+            await first.member.close(patient(5.0))
             async with members(broker, group, 1, group_instance_id="i") as (second,):
                 second.subscribe(topic)
                 await until(lambda: covered(4, other, second), other, second)
@@ -231,7 +232,8 @@ def test_a_broker_without_the_protocol_says_what_to_do() -> None:
 @pytest.mark.parametrize("fault", ["restart", "kill"])
 def test_the_group_survives_a_restart_of_its_broker(fault: str) -> None:
     """Members keep what they own: the coordinator loads its state from the log."""
-    with Broker(CONSUMER_GROUPS) as broker:
+    # No session may end while the broker is away.
+    with Broker(CONSUMER_GROUPS | {"group.consumer.session.timeout.ms": "60000"}) as broker:
         topic, group = broker.new_topic(4), broker.new_name("group")
 
         async def case() -> None:

@@ -125,7 +125,7 @@ def test_a_member_that_is_not_polled_is_replaced(live_broker: Broker) -> None:
                 live_broker.bootstrap,
                 group,
                 1,
-                max_poll_interval_ms=1_000,
+                max_poll_interval_ms=int(patient(1_500.0)),
                 enable_auto_commit=False,
             ) as (slow,),
             seats(live_broker.bootstrap, group, 1, enable_auto_commit=False) as (quick,),

@@ -166,7 +166,7 @@ def test_a_member_that_closes_waits_for_its_commits(auto: bool) -> None:
         reader.member.subscribe(["t"], listener)
         await reader.polls_until(lambda: reader.member.assignment)
         reader.commit(HERE, 1, 2)
-        await reader.member.close(20.0)
+        await reader.member.close(patient(20.0))
         assert reader.outcomes == {1: None, 2: None, 3: None}
         assert coordinator.left_on == "", "not on the connection of the commits"
 
@@ -184,7 +184,7 @@ def test_partitions_are_given_up_after_the_commits_of_their_offsets(auto: bool) 
         reader.commit(THERE, 1, 2)
         await reader.polls_until(lambda: coordinator.owned == [0])
         assert reader.outcomes == {1: None, 2: None, 3: None}
-        await reader.member.close(20.0)
+        await reader.member.close(patient(20.0))
 
     run(test)
 
@@ -198,7 +198,7 @@ def test_a_leave_does_not_overtake_a_join() -> None:
         reader.member.subscribe(["t"])
         await reader.member.poll()
         await coordinator.joins.wait()
-        await reader.member.close(20.0)
+        await reader.member.close(patient(20.0))
         assert coordinator.left_on == "group"
 
     run(test)

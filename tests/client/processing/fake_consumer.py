@@ -10,6 +10,7 @@ from penstock.client.environment import ClientEnv, default_environment
 from penstock.client.errors import ClientError
 from penstock.client.model import Record
 from penstock.client.options import ConsumerOptions
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
 Text = Record[str, str]
@@ -17,7 +18,7 @@ LIMIT_S = 50.0
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(patient(LIMIT_S)):
         while not holds():  # noqa: ASYNC110 - no single event to await
             await asyncio.sleep(0.001)
 

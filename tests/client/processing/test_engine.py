@@ -18,6 +18,7 @@ from penstock.client.processing import dead_letter_headers
 from penstock.client.processing.contracts import ErrorAction, Handler, RunSummary
 from penstock.client.processing.run import run
 from penstock.client.processing.run_options import RunOptions
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
 A = TopicPartition("t", 0)
@@ -67,7 +68,7 @@ async def finish_all(
         await until(lambda: end.is_set() or consumer.committed == wanted)
         end.set()
 
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(patient(LIMIT_S)):
         watcher = asyncio.ensure_future(watch())
         try:
             return await run(

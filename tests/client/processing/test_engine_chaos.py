@@ -20,6 +20,7 @@ from penstock.client.errors import CommitFailed, ConnectionLost
 from penstock.client.processing.contracts import Ordering
 from penstock.client.processing.run import run
 from penstock.client.processing.run_options import RunOptions
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
 TOPIC_PARTITIONS = [TopicPartition("t", number) for number in range(3)]
@@ -134,7 +135,7 @@ def test_nothing_is_lost_and_no_commit_covers_unhandled_records(
         )
         await until(lambda: consumer.committed == dict.fromkeys(TOPIC_PARTITIONS, RECORDS))
         stop.set()
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             await running
         for topic_partition in TOPIC_PARTITIONS:
             assert consumer.handled[topic_partition] == set(range(RECORDS))

@@ -86,7 +86,7 @@ def test_dead_letters_hold_the_original_bytes(live_broker: Broker) -> None:
         async with aio.Consumer(
             **options(live_broker, topic, group), value_deserializer=serializers.json
         ) as consumer:
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(patient(LIMIT_S)):
                 return await consumer.run(
                     handle,
                     retries=1,
@@ -229,7 +229,7 @@ def test_members_join_and_leave_during_a_run(live_broker: Broker, strategy: str)
 
     async def main() -> list[RunSummary]:
         stops = [asyncio.Event() for _ in range(3)]
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             first = asyncio.ensure_future(one(stops[0]))
             await until(lambda: sum(map(len, handled.values())) > 100)
             second = asyncio.ensure_future(one(stops[1]))

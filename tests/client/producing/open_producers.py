@@ -13,6 +13,7 @@ from penstock.client.admin.offsets import LATEST, list_offsets
 from penstock.client.producing.producer import Producer
 from penstock.records.batch import BatchHeader, iter_batches, read_header
 from penstock.records.record import read_records
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from penstock.wire.api import ApiKey
 from penstock.wire.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
@@ -24,25 +25,26 @@ QUICK: dict[str, Any] = {
     "linger_ms": 0,
     "retry_backoff_ms": 5,
     "retry_backoff_max_ms": 20,
-    "request_timeout_ms": 2_000,
-    "delivery_timeout_ms": 4_000,
-    "max_block_ms": 2_000,
 }
-"""Short timeouts, so that expected failures come soon."""
+TIMEOUTS = {"request_timeout_ms": 2_000, "delivery_timeout_ms": 4_000, "max_block_ms": 2_000}
+"""Short ones, so that expected failures come soon. They are longer on a busy machine."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Runs the coroutine to its end, with a time limit."""
 
     async def main() -> T:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             return await work
 
     return asyncio.run(main())
 
 
 def producer_of(bootstrap: str, **options: Any) -> Producer[Any, Any]:
-    return Producer(bootstrap, **{**QUICK, **options})
+    timeouts = {name: int(patient(ms)) for name, ms in TIMEOUTS.items()}
+    delivery_ms = options.get("delivery_timeout_ms", timeouts["delivery_timeout_ms"])
+    timeouts["request_timeout_ms"] = min(timeouts["request_timeout_ms"], delivery_ms // 2)
+    return Producer(bootstrap, **{**QUICK, **timeouts, **options})
 
 
 def written(fake: FakeBroker, topic: str, partition: int = 0) -> list[bytes]:
@@ -85,11 +87,11 @@ def strict(fake: FakeBroker) -> None:
 
 async def until(condition: Any, what: str) -> None:
     """Polls for a condition that another thread makes true."""
-    for _ in range(1000):
-        if condition():
-            return
+    loop = asyncio.get_running_loop()
+    end = loop.time() + patient(30.0)
+    while not condition():
+        assert loop.time() < end, f"never happened: {what}"
         await asyncio.sleep(0.005)
-    raise AssertionError(f"never happened: {what}")
 
 
 async def all_of(deliveries: list[Any]) -> list[Any]:

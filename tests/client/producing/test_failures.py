@@ -95,14 +95,18 @@ def test_a_broker_that_never_answers_fails_records_at_the_delivery_timeout(
 
     async def main() -> None:
         fake.next(ApiKey.PRODUCE, *[SILENCE] * 20)
-        options = {"request_timeout_ms": 500, "delivery_timeout_ms": 3_000}
+        limit_s = patient(3.0)
+        options = {
+            "request_timeout_ms": int(limit_s * 1_000 / 6),
+            "delivery_timeout_ms": int(limit_s * 1_000),
+        }
         async with producer_of(fake.address, **options) as producer:
             loop = asyncio.get_running_loop()
             begun = loop.time()
             delivery = await producer.send("pets", b"x")
             with pytest.raises(DeliveryTimedOut, match="did not answer Produce"):
                 await delivery
-            assert 2.9 < loop.time() - begun < patient(15)
+            assert 0.96 * limit_s < loop.time() - begun < patient(15)
             assert producer.metrics().failed_records == 1
 
     run(main())
@@ -114,7 +118,10 @@ def test_a_dead_broker_fails_records_at_the_delivery_timeout(fake: FakeBroker) -
 
     async def main() -> None:
         with FakeBroker() as doomed:
-            options = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 3_000}
+            options = {
+                "request_timeout_ms": int(patient(1_000)),
+                "delivery_timeout_ms": int(patient(3_000)),
+            }
             producer = producer_of(doomed.address, **options)
             await producer.start()
             await (await producer.send("pets", b"x"))
@@ -320,7 +327,10 @@ def test_records_to_a_deleted_topic_fail_with_the_reason(fake: FakeBroker) -> No
     fake.model.add_topic("pets")
 
     async def main() -> None:
-        options = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 3_000}
+        options = {
+            "request_timeout_ms": int(patient(1_000)),
+            "delivery_timeout_ms": int(patient(3_000)),
+        }
         async with producer_of(fake.address, **options) as producer:
             await (await producer.send("pets", b"0"))
             fake.model.topics.clear()
@@ -339,11 +349,8 @@ def test_metadata_is_refreshed_when_it_is_old(fake: FakeBroker) -> None:
         async with producer_of(fake.address, metadata_max_age_ms=30) as producer:
             assert await producer.partitions_for("pets") == 1
             topic.logs.append(type(topic.logs[0])())
-            for _ in range(1000):
+            while await producer.partitions_for("pets") != 2:  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0.005)
-                if await producer.partitions_for("pets") == 2:
-                    return
-            raise AssertionError("the second partition was never heard of")
 
     run(main())
 
@@ -386,18 +393,19 @@ def test_a_full_buffer_blocks_for_max_block_ms(fake: FakeBroker) -> None:
     fake.model.add_topic("pets")
 
     async def main() -> None:
-        options = {"buffer_memory": 50_000, "max_block_ms": 200, "batch_size": 5_000}
+        limit_ms = int(patient(1_000))
+        options = {"buffer_memory": 50_000, "max_block_ms": limit_ms, "batch_size": 5_000}
         async with producer_of(fake.address, **options) as producer:
             await producer.partitions_for("pets")
             fake.next(ApiKey.PRODUCE, *[SILENCE] * 50)
             loop = asyncio.get_running_loop()
             sent = 0
-            with pytest.raises(BufferExhausted, match=r"stayed full for 0\.2 s"):
+            with pytest.raises(BufferExhausted, match=f"stayed full for {limit_ms / 1_000:g} s"):
                 while True:
                     begun = loop.time()
                     await producer.send("pets", bytes(1000))
                     sent += 1
-            assert 0.15 < loop.time() - begun < patient(15)
+            assert 0.75 * limit_ms / 1_000 < loop.time() - begun < patient(15)
             assert 30 < sent < 50
             assert producer.metrics().buffered_bytes <= 50_000
             with pytest.raises(BufferExhausted, match="use send"):

@@ -13,6 +13,7 @@ import pytest
 from client.producing.open_producers import producer_of, read_back, run
 from penstock.client.errors import DeliveryTimedOut
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 PARTITIONS = 3
 SENDING_S = 1.2
@@ -135,7 +136,7 @@ def test_every_record_fails_in_time_if_the_broker_stays_away(own_broker: Broker)
                     is_known = True
             await asyncio.to_thread(own_broker.kill)
             deliveries = [await producer.send(topic, b"y") for _ in range(100)]
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(patient(120)):
                 await producer.flush()
             for delivery in deliveries:
                 assert isinstance(delivery.error(), DeliveryTimedOut)

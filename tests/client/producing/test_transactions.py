@@ -21,6 +21,7 @@ from penstock.client.errors import (
 )
 from penstock.client.producing import transactions
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 TIMEOUT_S = 150.0
 _numbers = count()
@@ -39,7 +40,7 @@ both_ways = pytest.mark.usefixtures("way")
 
 def run_case(scenario: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(patient(TIMEOUT_S)):
             await scenario()
 
     asyncio.run(limited())
@@ -189,11 +190,12 @@ def test_a_transaction_that_timed_out_fails_at_its_end(live_broker: Broker) -> N
 
     async def scenario() -> None:
         topic = await topic_on(live_broker)
-        async with producer_on(live_broker, topic, timeout_ms=300) as producer:
+        limit_s = patient(1.0)
+        async with producer_on(live_broker, topic, timeout_ms=int(1_000 * limit_s)) as producer:
             with pytest.raises(TransactionAborted) as aborted:
                 async with producer.transaction():
                     await (await producer.send(topic, b"late", partition=0))
-                    await asyncio.sleep(1.0)
+                    await asyncio.sleep(3 * limit_s)
             assert aborted.value.retriable
             is_committed = False
             while not is_committed:  # On a busy machine a short transaction may time out as well.

@@ -13,7 +13,7 @@ from penstock.errors import LockLost
 from penstock.testing import Broker
 from penstock.testing.slowness import patient
 
-LIMIT_S = patient(90.0)
+LIMIT_S = patient(120.0)
 LONG_MS = 1_800_000
 """No request and no lock of this test times out."""
 
@@ -22,7 +22,8 @@ def settings(number: int, directory: Path) -> dict[str, str]:
     return {
         "broker_id": str(number),
         "store": str(directory / "metadata.db"),
-        "broker.session.timeout.ms": "4000",
+        # The test waits for the end of the session of the frozen broker.
+        "broker.session.timeout.ms": str(int(patient(8_000))),
         "group.share.record.lock.duration.ms": str(LONG_MS),
         "share.coordinator.state.topic.num.partitions": "1",
         "share.coordinator.state.topic.replication.factor": "3",

@@ -29,6 +29,8 @@ from penstock.testing import Broker
 from penstock.testing.slowness import patient
 
 LIMIT_S = patient(120.0)
+LOCK_MS = min(15_000, int(patient(1_000.0)))
+"""For locks whose end a test waits for."""
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +151,9 @@ def test_no_more_jobs_are_held_than_prefetch_allows(broker: Broker) -> None:
     asyncio.run(main())
 
 
-def test_locks_end_without_extension_and_last_with_it(broker: Broker, lock_ms: int = 1_000) -> None:
+def test_locks_end_without_extension_and_last_with_it(
+    broker: Broker, lock_ms: int = LOCK_MS
+) -> None:
     """On a slow machine an answer may arrive after the end of the locks in it, and the record comes
     once more. So the second lock is longer, and the attempt is not checked to be the second."""
     topic = broker.new_topic(1)
@@ -187,19 +191,20 @@ def test_locks_end_without_extension_and_last_with_it(broker: Broker, lock_ms: i
 def test_a_forgotten_job_does_not_take_the_room_of_others(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When its lock is over, the queue fetches again, and gets the job once more."""
+    """When its lock is over, the queue fetches again, and gets the job once more. On a slow machine
+    the answer with the first delivery may arrive too late, so the counts may be higher."""
     monkeypatch.setattr(share_consumer, "_GRACE_S", 0.2)
     topic = broker.new_topic(1)
 
     async def main() -> None:
         async with aio.Queue(broker.bootstrap, topic, prefetch=1, lock_extend=False) as queue:
             await queue._cluster.partitions(topic)
-            config = {"share.record.lock.duration.ms": "500"}
+            config = {"share.record.lock.duration.ms": str(LOCK_MS)}
             await alter_configs(queue._cluster, ResourceType.GROUP, topic, set_values=config)
             await queue.put(b"forgotten")
             (first,) = await take_all(queue, 1)
             (second,) = await take_all(queue, 1)
-            assert (first.attempt, second.attempt) == (1, 2)
+            assert second.attempt > first.attempt
             with pytest.raises(LockLost):
                 await first.done()
 

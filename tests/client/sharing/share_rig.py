@@ -28,7 +28,7 @@ async def consuming(cluster: FakeCluster) -> AsyncIterator[ShareConsumer]:
     try:
         yield consumer
     finally:
-        await consumer.close(1.0)
+        await consumer.close(patient(1.0))
 
 
 def run(test: Callable[[FakeCluster], Awaitable[None]]) -> None:
