@@ -14,6 +14,7 @@ from penstock.celery.qos import QoS
 from penstock.celery.task_queues import Feed, TaskDelivery
 from penstock.client.blocking.queue import Job, Queue
 from penstock.errors import ClientError, LockLost
+from penstock.testing.slowness import patient
 
 
 class ControlledJob:
@@ -67,7 +68,7 @@ class ControlledQueue:
 
     def set_prefetch(self, prefetch: int) -> None:
         if prefetch == 5:
-            self.may_set.wait(30)
+            self.may_set.wait(patient(30.0))
         self.set_to.append(prefetch)
 
 
@@ -146,7 +147,7 @@ def test_the_worker_gets_the_error_that_ends_a_feed(error: Exception) -> None:
     feed = feed_of(queue)
     feed.start()
     queue.may_take.set()
-    feed._thread.join(30)
+    feed._thread.join(patient(30.0))
     with pytest.raises(type(error), match=str(error)):
         feed.take()
     feed.close()
@@ -163,6 +164,6 @@ def test_the_last_limit_of_several_threads_holds() -> None:
     fast.start()
     fast.join(0.2)
     queue.may_set.set()
-    slow.join(30)
-    fast.join(30)
+    slow.join(patient(30.0))
+    fast.join(patient(30.0))
     assert queue.set_to == [5, 6]

@@ -20,6 +20,7 @@ from typing import Any
 
 from compat.cluster import PENSTOCK, free_ports
 from penstock.testing.ask import ask
+from penstock.testing.slowness import patient
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 from stores.etcd_server import EtcdCluster
 
@@ -43,7 +44,7 @@ def wait_for(what: str, true: Callable[[], bool], within_s: float, every_s: floa
     """Waits until the condition is true. Returns how long that took, in seconds."""
     began = time.monotonic()
     while not true():
-        if time.monotonic() - began > within_s:
+        if time.monotonic() - began > patient(within_s):
             raise NotInTime(f"not within {within_s:g} s: {what}")
         _pause.wait(every_s)
     return time.monotonic() - began
@@ -131,7 +132,7 @@ class Node:
     def _reap(self, within_s: float) -> int:
         assert self.process is not None
         try:
-            return self.process.wait(within_s)
+            return self.process.wait(patient(within_s))
         except subprocess.TimeoutExpired:
             raise NotInTime(f"broker {self.broker_id} does not end: {self.said()}") from None
         finally:
@@ -239,7 +240,7 @@ class BrokerProcesses:
         nodes = [n for n in self.nodes.values() if n.answers and of in (None, n.broker_id)]
         for node in nodes:
             try:
-                return ask(node.address, request, MetadataResponse, METADATA_VERSION, 5.0)
+                return ask(node.address, request, MetadataResponse, METADATA_VERSION, patient(5.0))
             except OSError:
                 continue
         raise NotInTime(f"none of the brokers {[n.broker_id for n in nodes]} answers")
@@ -327,7 +328,7 @@ def dump(directory: Path) -> list[dict[str, Any]]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=patient(120),
     )
     return [json.loads(line) for line in result.stdout.splitlines()]
 

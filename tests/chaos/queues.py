@@ -35,6 +35,7 @@ from typing import Any
 from penstock import aio
 from penstock.errors import ClientError
 from penstock.metadata.model import OFFSETS_TOPIC, SHARE_STATE_TOPIC
+from penstock.testing.slowness import patient
 
 from .broker_processes import BrokerProcesses, Node, NotInTime, pause, wait_for
 from .queue_ledger import EventFile, JobLedger, Place
@@ -48,13 +49,14 @@ PROGRESS_S = 120.0
 SETTLE_S = 240.0
 STOP_S = 60.0
 SYNC_S = 120.0
-AWAY_S = 6.0
+SESSION_S = patient(4.0)
+AWAY_S = 1.5 * SESSION_S
 """Longer than a session of a broker: others take over."""
 SETTINGS = {
-    "broker.session.timeout.ms": 4_000,
-    "group.share.session.timeout.ms": 6_000,
+    "broker.session.timeout.ms": int(1_000 * SESSION_S),
+    "group.share.session.timeout.ms": int(1_000 * min(45.0, 1.5 * SESSION_S)),
     "group.share.heartbeat.interval.ms": 1_000,
-    "group.share.record.lock.duration.ms": 10_000,
+    "group.share.record.lock.duration.ms": int(1_000 * min(60.0, 2.5 * SESSION_S)),
     # A worker that is killed has taken deliveries with it. No job is to be given up for that.
     "group.share.delivery.count.limit": 25,
     "share.coordinator.state.topic.num.partitions": 3,
@@ -135,7 +137,7 @@ class Worker:
     def _reap(self) -> int:
         assert self._process is not None
         try:
-            return self._process.wait(STOP_S)
+            return self._process.wait(patient(STOP_S))
         except subprocess.TimeoutExpired:
             raise NotInTime(f"{self.name} does not end") from None
         finally:
@@ -316,7 +318,7 @@ class Play:
         depth = -1
         async with aio.Queue(self._fleet.bootstrap, TOPIC) as queue:
             try:
-                async with asyncio.timeout(SETTLE_S):
+                async with asyncio.timeout(patient(SETTLE_S)):
                     while depth:
                         with contextlib.suppress(ClientError):
                             depth = (await queue.stats()).depth

@@ -91,7 +91,7 @@ class NewGroup:
             member.process.kill()
             member.process.wait()
         for thread in self._threads:
-            thread.join(DEADLINE_S)
+            thread.join(patient(DEADLINE_S))
         for member in self.members:
             for stream in (member.process.stdin, member.process.stdout):
                 assert stream is not None

@@ -36,6 +36,8 @@ EVERY_S = 0.05
 SETTINGS = {
     **CONSUMER_GROUPS,
     "group.consumer.heartbeat.interval.ms": "300",
+    # No session may end while processes are started on a busy machine.
+    "group.consumer.session.timeout.ms": "60000",
     "group.initial.rebalance.delay.ms": "0",
 }
 

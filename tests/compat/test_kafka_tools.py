@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from compat.cluster import SETTINGS, Cluster
 from compat.toolchain import java_class_path
+from penstock.testing.slowness import patient
 
 KAFKA = "4.0.0"
 TOOL_TIMEOUT_S = 120
@@ -59,14 +60,14 @@ def run_tool(class_path: str, name: str, *options: str) -> str:
 
 def throttles(admin: Any, broker: int) -> list[str]:
     resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
-    shown = admin.describe_configs([resource])[resource].result(10)
+    shown = admin.describe_configs([resource])[resource].result(patient(30))
     return [shown[name].value for name in THROTTLES]
 
 
 def test_verifying_a_move_clears_its_throttles(two: str, class_path: str, tmp_path: Path) -> None:
     """The tool also deletes a throttle that our broker does not have, and must not fail there."""
     admin: Any = AdminClient({"bootstrap.servers": two})
-    admin.create_topics([NewTopic("moved", 1, 1)])["moved"].result(10)
+    admin.create_topics([NewTopic("moved", 1, 1)])["moved"].result(patient(30))
     home = admin.list_topics("moved", 10).topics["moved"].partitions[0].replicas[0]
     plan = tmp_path / "plan.json"
     move = {"topic": "moved", "partition": 0, "replicas": [1 - home]}
@@ -86,7 +87,7 @@ def test_verifying_a_move_clears_its_throttles(two: str, class_path: str, tmp_pa
 def test_hanging_transactions_can_be_searched_on_any_broker(two: str, class_path: str) -> None:
     """Followers answer for their own logs."""
     admin: Any = AdminClient({"bootstrap.servers": two})
-    admin.create_topics([NewTopic("replicated", 2, 2)])["replicated"].result(10)
+    admin.create_topics([NewTopic("replicated", 2, 2)])["replicated"].result(patient(30))
     for broker in ("0", "1"):
         options = ("--bootstrap-server", two, "find-hanging", "--broker-id", broker)
         assert "ProducerId" in run_tool(class_path, TRANSACTIONS, *options)

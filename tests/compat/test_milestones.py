@@ -378,7 +378,7 @@ import sys
 from compat.clients.base import ConsumerOptions
 from compat.clients.kafkapython import KafkaPythonClient
 member = KafkaPythonClient(sys.argv[1]).member(
-    "grp2", "shared", ConsumerOptions(session_timeout_ms=6000)
+    "grp2", "shared", ConsumerOptions(session_timeout_ms=12_000)
 )
 while True:
     for record in member.poll(0.1):
@@ -417,7 +417,7 @@ class MemberProcess:
 def test_a_killed_consumer_is_replaced(cluster: Cluster, client: Client, keep: Keep) -> None:
     """Milestone 3: a member dies; the other takes over, then shares with a new member."""
     client.create_topic("shared", 3)
-    options = ConsumerOptions(session_timeout_ms=6000)
+    options = ConsumerOptions(session_timeout_ms=12_000)
     survivor = keep(client.member("grp2", "shared", options))
     victim = MemberProcess(cluster.bootstrap)
     try:

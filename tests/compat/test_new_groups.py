@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chaos.broker_processes import BrokerProcesses
-from client.live_broker import CONSUMER_GROUPS
+from client.live_broker import CONSUMER_GROUPS, SESSION_MS
 from compat.new_members import CONFLUENT, GO, JAVA, KINDS, OURS, NewGroup, new_member_commands
 from penstock import Admin, NewTopic
 from penstock.testing import Broker
@@ -22,7 +22,12 @@ from penstock.wire.messages import FindCoordinatorRequest, FindCoordinatorRespon
 __all__ = ["new_member_commands"]
 
 # Java's consumer waits for the answer to a heartbeat before it processes a new assignment.
-SETTINGS = {**CONSUMER_GROUPS, "group.consumer.heartbeat.interval.ms": "300"}
+SETTINGS = {
+    **CONSUMER_GROUPS,
+    "group.consumer.heartbeat.interval.ms": "300",
+    # A JVM that a busy machine starts may need longer than the short sessions of other tests.
+    "group.consumer.session.timeout.ms": "60000",
+}
 Commands = Callable[[str], Sequence[str]]
 numbers = count()
 
@@ -57,8 +62,12 @@ def test_members_join_and_leave(broker: Broker, group: NewGroup, kinds: tuple[st
     group.produce(topic, 4)
     group.wait_for_records()
     with Admin(broker.bootstrap) as admin:
-        described = admin.describe_group(group.group)
-        assert (described.state, len(described.members)) == ("Stable", 2)
+
+        def is_stable() -> bool:
+            described = admin.describe_group(group.group)
+            return (described.state, len(described.members)) == ("Stable", 2)
+
+        group.wait(is_stable)
         offsets = admin.group_offsets(group.group)
         group.wait(
             lambda: sum(each.offset for each in admin.group_offsets(group.group).values()) == 60
@@ -76,6 +85,9 @@ def test_members_join_and_leave(broker: Broker, group: NewGroup, kinds: tuple[st
 def test_a_member_that_crashed_is_replaced(broker: Broker, group: NewGroup, kind: str) -> None:
     """When its session has ended, the other member reads everything. No record is lost."""
     topic = broker.new_topic(4)
+    with Admin(broker.bootstrap) as admin:
+        session = {"consumer.session.timeout.ms": str(SESSION_MS)}
+        admin.alter_configs(group=group.group, set_values=session)
     first, second = group.enter(kind, topic), group.enter(kind, topic)
     group.wait(lambda: group.shared(first, second, total=4))
     group.kill(first)

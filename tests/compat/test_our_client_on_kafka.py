@@ -314,7 +314,10 @@ def test_a_group_with_a_member_that_uses_the_new_protocol(kafka: ApacheKafka) ->
 
     async def share(leave: ExitStack) -> None:
         options: Any = {"group_id": group, "heartbeat_interval_ms": 100, "topics": [topic]}
-        async with asyncio.timeout(LIMIT_S), aio.Consumer(kafka.bootstrap, **options) as ours:
+        async with (
+            asyncio.timeout(patient(LIMIT_S)),
+            aio.Consumer(kafka.bootstrap, **options) as ours,
+        ):
             while not len(ours.assignment()) == len(theirs.assignment()) == 2:
                 await ours.poll(timeout_ms=50)
                 await asyncio.to_thread(theirs.poll, 0.05)
@@ -355,7 +358,7 @@ def test_clients_survive_a_kill_and_restart_of_kafka(kafka: ApacheKafka) -> None
                 sent.append(sending.send(topic, b"%d" % n, partition=n % PARTITIONS))
 
     with (
-        Admin(kafka.bootstrap, default_api_timeout_ms=300) as admin,
+        Admin(kafka.bootstrap, default_api_timeout_ms=int(patient(2_000))) as admin,
         Producer(kafka.bootstrap, **options) as sending,
         reader(kafka, topic, group_id=group, heartbeat_interval_ms=200) as reading,
     ):
@@ -402,7 +405,7 @@ def test_calls_end_in_time_if_kafka_does_not_answer(kafka: ApacheKafka) -> None:
     """Kafka is frozen with its connections open. What was sent arrives when it continues."""
     topic = kafka.new_topic()
     with (
-        Admin(kafka.bootstrap, default_api_timeout_ms=300) as admin,
+        Admin(kafka.bootstrap, default_api_timeout_ms=int(patient(2_000))) as admin,
         Producer(kafka.bootstrap, request_timeout_ms=round(patient(500))) as sending,
         reader(kafka, topic) as reading,
     ):

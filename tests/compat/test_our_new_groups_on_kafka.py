@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from client import test_consumer_protocol as consumer_tests
+from client.live_broker import SESSION_MS
 from client.membership import test_consumer_member as member_tests
 from compat.apache_kafka import ApacheKafka
 from compat.new_members import JAVA, OURS, NewGroup, new_member_commands
@@ -22,7 +23,7 @@ SETTINGS = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "300",
     "group.consumer.min.session.timeout.ms": "6000",
-    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
     "group.consumer.min.assignment.interval.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
 }

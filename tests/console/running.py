@@ -40,6 +40,7 @@ def brokers(directory: Path, count: int) -> Iterator[list[Broker]]:
                 "share.coordinator.state.topic.replication.factor": str(count),
                 "share.coordinator.state.topic.min.isr": "1",
                 "num.partitions": "1",
+                "broker.session.timeout.ms": str(int(patient(9_000))),
                 # Some tests write records with old timestamps, which retention would delete.
                 "log.retention.check.interval.ms": "86400000",
             }
@@ -74,14 +75,14 @@ def running(command: list[str], environment: Mapping[str, str] | None = None) ->
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            assert selector.select(READY_S), "the console did not get ready"
+            assert selector.select(patient(READY_S)), "the console did not get ready"
         line = process.stdout.readline()
         assert line.startswith("console http"), line
         yield line.removeprefix("console ").strip()
     finally:
         process.stdin.close()
         try:
-            process.wait(120)
+            process.wait(patient(120))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -165,7 +166,7 @@ class Browserless:
         return answer
 
 
-def eventually(look: Any, seconds: float = 15.0) -> Any:
+def eventually(look: Any, seconds: float = 60.0) -> Any:
     """Calls `look` until it returns something true, and returns that."""
     clock = SystemClock()
     began = clock.monotonic()

@@ -50,7 +50,19 @@ def visitor(broker: Broker) -> Iterator[Browserless]:
 
 def row(visitor: Browserless, topic: str) -> dict[str, Any]:
     found = visitor.get(f"/api/queues?search={topic}").json["queues"]
-    return found[0] if found else {}
+    # The names of other topics may begin with this name.
+    return next((each for each in found if each["group"] == topic), {})
+
+
+def shown(visitor: Browserless, topic: str, **wanted: Any) -> dict[str, Any]:
+    """Waits until the list shows this. The console asks for each of them at another time."""
+
+    def is_shown() -> dict[str, Any] | None:
+        found = row(visitor, topic)
+        return found if found and all(found[key] == wanted[key] for key in wanted) else None
+
+    found: dict[str, Any] = eventually(is_shown, LIMIT_S)
+    return found
 
 
 def described(visitor: Browserless, topic: str) -> dict[str, Any]:
@@ -67,10 +79,8 @@ def test_a_queue_from_its_first_job_to_its_last(broker: Broker, visitor: Browser
         assert queue.put_all([b"one", b"two", b"three"]) == 3
         first = queue.take(LIMIT_S)
         assert first is not None
-        eventually(lambda: row(visitor, topic).get("in_flight"), LIMIT_S)
-        eventually(lambda: row(visitor, topic)["in_flight"] == 3, LIMIT_S)  # they are prefetched
-        found = row(visitor, topic)
-        assert (found["group"], found["depth"], found["members"]) == (topic, 3, 1)
+        # They are prefetched.
+        found = shown(visitor, topic, group=topic, in_flight=3, depth=3, members=1)
         assert (found["redelivered"], found["letters_topic"]) == (0, "")
         assert found["oldest_ms"] > 0
         page = described(visitor, topic)
@@ -84,15 +94,14 @@ def test_a_queue_from_its_first_job_to_its_last(broker: Broker, visitor: Browser
         one = visitor.post("/api/read/jobs", {"topic": topic, "group": topic, "limit": 1}).json
         assert len(one["jobs"]) == 1
         first.retry()
-        eventually(lambda: row(visitor, topic)["redelivered"] == 1, LIMIT_S)
+        shown(visitor, topic, redelivered=1)
         jobs = [queue.take(LIMIT_S) for _ in range(3)]
         assert sorted(job.attempt for job in jobs if job) == [1, 1, 2], "nobody has taken them"
         for job in jobs:
             assert job is not None
             job.done()
-        eventually(lambda: row(visitor, topic)["depth"] == 0, LIMIT_S)
-    found = eventually(lambda: row(visitor, topic)["members"] == 0 and row(visitor, topic), LIMIT_S)
-    assert (found["in_flight"], found["oldest_ms"], found["state"]) == (0, None, "Empty")
+        shown(visitor, topic, depth=0)
+    shown(visitor, topic, members=0, in_flight=0, oldest_ms=None, state="Empty")
     charts = visitor.get(f"/api/history?kind=queue&name={topic}/{topic}&range=300").json["figures"]
     assert {"not done", "in flight"} == charts["depth"]["lines"].keys()
     assert max(each or 0 for each in charts["depth"]["lines"]["not done"]) > 0
@@ -109,9 +118,7 @@ def test_jobs_without_workers_are_counted(broker: Broker, visitor: Browserless) 
         job.done()
     with Producer(broker.bootstrap) as producer:
         producer.send(topic, b"waits").result(timeout_s=LIMIT_S)
-    eventually(lambda: row(visitor, topic).get("depth") == 1, LIMIT_S)
-    found = row(visitor, topic)
-    assert (found["in_flight"], found["members"], found["redelivered"]) == (0, 0, None)
+    found = shown(visitor, topic, depth=1, in_flight=0, members=0, redelivered=None)
     assert found["oldest_ms"] > 0
     looked = visitor.post("/api/read/jobs", {"topic": topic, "group": topic}).json
     assert [each["value"]["text"] for each in looked["jobs"]] == ["waits"]
@@ -152,7 +159,7 @@ def test_a_rejected_job_is_sent_back_from_the_page_of_its_queue(
         set_letters(admin, topic)
         queue.put(b"cat.png")
         taken(queue).reject()
-        eventually(lambda: row(visitor, topic).get("letters") == 1, LIMIT_S)
+        shown(visitor, topic, letters=1)
         assert described(visitor, topic)["letters_topic"] == f"dlq.{topic}"
         plan = visitor.post("/api/read/redrive", {"group": topic}).json
         assert (plan["sent"], plan["without_copy"]) == ({topic: 1}, 0)
@@ -163,7 +170,7 @@ def test_a_rejected_job_is_sent_back_from_the_page_of_its_queue(
         assert again.value == b"cat.png"
         again.done()
         eventually(lambda: visitor.post("/api/read/redrive", {"group": topic}).json["read"] == 0)
-        eventually(lambda: row(visitor, topic)["depth"] == 0, LIMIT_S)
+        shown(visitor, topic, depth=0)
 
 
 class LinkWithLetters(Link):

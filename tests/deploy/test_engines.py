@@ -15,6 +15,7 @@ import pytest
 from deploy.files import DEPLOY, broker_config, document, documents, parse
 from penstock.broker.metrics.token_guard import read_token
 from penstock.security.addresses import is_loopback
+from penstock.testing.slowness import patient
 
 PORT = 9092
 METRICS_PORT = 9404
@@ -100,7 +101,7 @@ def test_etcd_members_know_each_other() -> None:
 def test_etcd_supports_the_options_in_the_compose_file() -> None:
     """The image installs Debian's etcd."""
     told = subprocess.run(
-        ["etcd", "--help"], capture_output=True, text=True, timeout=30, check=False
+        ["etcd", "--help"], capture_output=True, text=True, timeout=patient(60), check=False
     )
     for each in compose()["etcd-0"]["command"]:
         assert each.partition("=")[0] in told.stdout + told.stderr
@@ -175,7 +176,7 @@ def test_a_pod_runs_a_broker_with_its_own_id(tmp_path: Path) -> None:
         env={"POD": "penstock-2", "NAMESPACE": "penstock", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=patient(60),
         check=True,
     )
     options = parse(printed.stdout.splitlines())
@@ -200,7 +201,7 @@ def test_kustomize_builds_the_resources() -> None:
         ["kubectl", "kustomize", str(DEPLOY / "kubernetes")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=False,
     )
     assert built.returncode == 0, built.stderr
@@ -236,7 +237,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", str(path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=False,
     )
     ours = [line for line in ended.stderr.splitlines() if "penstock" in line]

@@ -19,6 +19,8 @@ from typing import Literal, NoReturn
 
 import pytest
 
+from penstock.testing.slowness import patient
+
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DEADLINE_S = 75.0
 """No wait of a healthy client on loopback takes nearly as long."""
@@ -178,10 +180,11 @@ class Consumer(ABC):
         self.received += records
         return records
 
-    def read(self, count: int, within_s: float = DEADLINE_S) -> list[Received]:
+    def read(self, count: int, within_s: float | None = None) -> list[Received]:
         """Returns at least `count` more records, or fewer if the time is up."""
         got: list[Received] = []
-        deadline = time.monotonic() + within_s
+        limit_s = patient(DEADLINE_S) if within_s is None else within_s
+        deadline = time.monotonic() + limit_s
         while len(got) < count and time.monotonic() < deadline:
             got += self.poll(0.2)
         return got
@@ -354,7 +357,7 @@ def wait_until(
     In one thread the consumers would wait for each other: a library may not return from a poll
     before a rebalance ends, and the rebalance does not end before the other members have polled.
     """
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + patient(within_s)
     polls: dict[Future[list[Received]], Consumer] = {}
     with ThreadPoolExecutor(max(1, len(consumers))) as threads:
         while not (held := condition()) and time.monotonic() < deadline:
@@ -366,6 +369,6 @@ def wait_until(
             for poll in done:
                 del polls[poll]
                 poll.result()
-        for poll in wait(polls, timeout=DEADLINE_S).done:
+        for poll in wait(polls, timeout=patient(DEADLINE_S)).done:
             poll.result()
     return held

@@ -20,7 +20,7 @@ from penstock.testing.broker import Broker
 from penstock.testing.slowness import patient
 
 CHROMIUM = shutil.which("chromium")
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 
 
 @pytest.fixture(scope="package")
@@ -107,7 +107,7 @@ def send(bootstrap: str) -> Iterator[Send]:
 
         def work(topic: str, values: tuple[bytes | None, ...], how: dict[str, Any]) -> int:
             sent = [producer.send(topic, value, **how) for value in values]
-            return [delivery.result(timeout_s=patient(20)) for delivery in sent][-1].offset
+            return [delivery.result(timeout_s=patient(60)) for delivery in sent][-1].offset
 
         def run(topic: str, *values: bytes | None, **how: Any) -> int:
             return thread.submit(work, topic, values, how).result(patient(120))

@@ -41,7 +41,7 @@ final class NewMember {
         if (arguments[4].equals("classic")) {
             // In the new protocol the broker decides.
             config.put("heartbeat.interval.ms", 300);
-            config.put("session.timeout.ms", 6_000);
+            config.put("session.timeout.ms", 45_000);
         }
         try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(
                 config, new StringDeserializer(), new StringDeserializer())) {
