@@ -35,6 +35,7 @@ from penstock.client.options import (
 )
 from penstock.client.processing.run_options import RunKeywords, RunOptions
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "CLIENTS.md"
@@ -111,7 +112,7 @@ def test_examples_are_typed() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=patient(110),
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.testing.slowness import patient
 from public_examples import MODULES, public_names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,7 +60,11 @@ def test_unknown_names_are_refused() -> None:
 def loaded_by(statement: str) -> set[str]:
     script = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=patient(60),
     )
     return set(done.stdout.split())
 
@@ -126,7 +131,7 @@ def test_the_sample_project_is_typed() -> None:
         env=os.environ | {"MYPYPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=patient(110),
         check=False,
     )
     assert done.stdout.startswith("Success"), done.stdout + done.stderr

@@ -7,6 +7,7 @@ import socket
 import struct
 
 from penstock.net.server import Server
+from penstock.testing.slowness import patient
 
 from .fakes import framed
 from .test_muting import Throttling
@@ -51,7 +52,7 @@ async def test_a_muted_connection_whose_client_closes_it_is_dropped(live: Live) 
 async def test_a_muted_connection_that_stays_open_is_kept(live: Live) -> None:
     """However often it is checked, and whatever its client sends."""
     # A shorter time could end before the request arrives that mutes the connection.
-    idle_s = 1.0
+    idle_s = patient(1.0)
     server, client = await muted(live, tick_s=0.001, eof_timeout_s=0.001, idle_timeout_s=idle_s)
     client.writer.write(framed(b"e3"))
     before = server.now

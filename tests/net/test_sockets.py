@@ -21,6 +21,7 @@ from penstock.net.server import Server
 from penstock.net.session import Peer
 from penstock.net.sockets import SocketNetwork
 from penstock.runtime import SystemClock
+from penstock.testing.slowness import patient
 
 from .fakes import Script, framed
 
@@ -41,7 +42,7 @@ def on_both_loops(test: Callable[[Live], Coroutine[Any, Any, None]]) -> Callable
         async def main() -> None:
             live = Live()
             try:
-                async with asyncio.timeout(LIMIT_S):
+                async with asyncio.timeout(patient(LIMIT_S)):
                     await test(live)
             finally:
                 await live.stop()
@@ -192,8 +193,10 @@ async def test_a_half_closed_peer_gets_its_responses(live: Live) -> None:
 
 @on_both_loops
 async def test_a_silent_peer_is_dropped_after_the_idle_timeout(live: Live) -> None:
-    """No data and no FIN arrives, so only the server's timer can find it."""
-    server = await live.server(tick_s=0.01, idle_timeout_s=0.05)
+    """No data and no FIN arrives, so only the server's timer can find it. Its time is so long that
+    it does not end before the first request arrives.
+    """
+    server = await live.server(tick_s=0.01, idle_timeout_s=patient(1.0))
     client = await live.client(server)
     client.writer.write(framed(b"e1"))
     assert await client.answer() == b"e1"

@@ -16,6 +16,7 @@ from penstock.net.tls import CONTEXT_USES_MAX, peer_certificate
 from penstock.net.tls_gate import GRACE_MIN_S, TURNS, HandshakeLimits, TlsGate
 from penstock.ports import Executor, Listener
 from penstock.runtime import SystemClock
+from penstock.testing.slowness import patient
 
 from .test_tls import ALICE, NOW_MS, HasTls, Pki, shake_hands
 from .test_tls_gate import Quiet
@@ -63,7 +64,7 @@ async def test_the_more_connections_wait_the_sooner_handshakes_make_room(live: L
     try:
         await until(lambda: gate.counters.waiting == 40)
         clock.now = 101.0  # 40 wait for 4 places: the grace is a tenth
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patient(30.0)):
             await until(lambda: gate.counters.evicted == 4 and gate.counters.waiting == 36)
         assert gate.counters.pending == 4
     finally:
@@ -110,7 +111,7 @@ async def test_a_connection_that_gets_no_context_is_closed(live: Live) -> None:
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_sendall(sock, RECORD)
         await until(lambda: gate.counters.failed == 1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patient(30.0)):
             assert await ended(sock)
     await listener.close()
 

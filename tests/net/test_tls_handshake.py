@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import pytest
 
 from penstock.net.tls_handshake import Secured, TlsHandshake
+from penstock.testing.slowness import patient
 
 from .test_tls import ALICE, NOW_MS, STRANGER, Pki, broker
 from .tls_rig import LOOPS, until
@@ -116,7 +117,7 @@ def with_peers(
             async def main() -> None:
                 peers = Peers(**settings)
                 try:
-                    async with asyncio.timeout(60):
+                    async with asyncio.timeout(patient(60)):
                         await test(peers)
                 finally:
                     await peers.close()

@@ -15,6 +15,7 @@ import pytest
 from penstock.net.tls_handshake import Secured
 from penstock.net.tls_layer import TURN_BYTES, TURN_RECORDS, TlsLayer
 from penstock.ports import Buffer, Transport
+from penstock.testing.slowness import patient
 
 from .test_tls import Pki
 
@@ -185,7 +186,7 @@ def in_loop(test: Callable[[Pair], Coroutine[Any, Any, None]]) -> Callable[[], N
     @wraps(test)
     def run() -> None:
         async def main() -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patient(60)):
                 await test(Pair())
 
         asyncio.run(main())

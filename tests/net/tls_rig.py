@@ -20,6 +20,7 @@ from penstock.net.tls_gate import DEFAULT_LIMITS, HandshakeLimits, TlsGate
 from penstock.ports import Clock
 from penstock.runtime import SystemClock, Threads
 from penstock.security.certificates import Issued
+from penstock.testing.slowness import patient
 
 from .fakes import Script, framed
 from .test_tls import Pki
@@ -42,7 +43,7 @@ def on_both_loops(test: Callable[[Live], Coroutine[Any, Any, None]]) -> Callable
             with contextlib.ExitStack() as stack:
                 live = Live(stack)
                 try:
-                    async with asyncio.timeout(LIMIT_S):
+                    async with asyncio.timeout(patient(LIMIT_S)):
                         await test(live)
                 finally:
                     await live.stop()

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark.home import VARIABLE, make_home
+from penstock.testing.slowness import patient
 
 
 def test_pyspark_is_loaded_compiled_from_the_home(
@@ -27,7 +28,7 @@ def test_pyspark_is_loaded_compiled_from_the_home(
         env={**os.environ, "PYTHONPATH": str(library)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=True,
     )
     assert ended.stdout.split() == [str(library / "pyspark" / "__init__.py"), "True"]

@@ -86,9 +86,12 @@ def test_a_batch_is_acknowledged_when_spark_goes_on(
     rows: list[dict[str, Any]] = []
     while len(rows) < 4:
         end = next_batch(reader, at)
-        assert numbers(broker, topic)[1] == numbers(broker, topic)[0] == 4 - len(rows)
+        taken = rows_of(reader, reader.partitions(at, end))
+        depth, in_flight = numbers(broker, topic)
+        # The records of a partition may come later than those of the other one.
+        assert len(taken) <= (in_flight or 0) <= depth == 4 - len(rows)
         assert len(reader.partitions(at, end)) == len(end["records"][topic])
-        rows += rows_of(reader, reader.partitions(at, end))
+        rows += taken
         at = end
     assert sorted(int(row["value"]) for row in rows) == [0, 1, 2, 3]
     reader.commit(at)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.ports import Compare, Delete, KeyValue, MetadataStore, Put, WatchEvent
 from penstock.stores.errors import LeaseNotFound, RevisionNotKept, StoreClosed
+from penstock.testing.slowness import patient
 
 from .contract_entries import Commits, Entries
 from .store_bench import StoreBench, keys_of, put, revision_of, take
@@ -49,10 +50,11 @@ class Leases:
         lease belongs to the store and not to the handle that granted it."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            lease = await one.grant_lease(3.0)
+            second = patient(1.0)
+            lease = await one.grant_lease(3.0 * second)
             await put(one, "/a", b"", lease)
             for store in (one, two, two):
-                await bench.advance(1.4)
+                await bench.advance(1.4 * second)
                 assert await store.keep_alive(lease)
             entry = await two.get("/a")
             assert entry is not None

@@ -12,8 +12,9 @@ from penstock.ports import Put
 from penstock.runtime import SystemClock, SystemRandom
 from penstock.stores.etcd import EtcdStore
 from penstock.stores.etcd_address import parse_address
+from penstock.testing.slowness import patient
 
-LEASE_TTL_S = 2.0
+LEASE_TTL_S = patient(4.0)
 
 
 async def main(address: str) -> None:

@@ -8,9 +8,10 @@ import sys
 from penstock.ports import Compare, Put
 from penstock.runtime import SystemClock, Threads
 from penstock.stores.sqlite import SqliteStore
+from penstock.testing.slowness import patient
 
 INCREMENTS = 60
-LEASE_TTL_S = 0.6
+LEASE_TTL_S = patient(1.5)
 
 
 async def increment(store: SqliteStore) -> None:

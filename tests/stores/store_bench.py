@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 
 from penstock.ports import MetadataStore, Put, WatchEvent
+from penstock.testing.slowness import patient
 
 Scenario = Callable[[MetadataStore, MetadataStore], Awaitable[None]]
 TIMEOUT_S = 100.0
@@ -37,7 +38,7 @@ class StoreBench(ABC):
         async def main() -> None:
             one, two = await self.open(), await self.open()
             try:
-                async with asyncio.timeout(TIMEOUT_S):
+                async with asyncio.timeout(patient(TIMEOUT_S)):
                     await scenario(one, two)
             finally:
                 await one.close()

@@ -20,6 +20,7 @@ from penstock.broker.main import open_store as open_configured
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.stores.etcd_address import EtcdAddress
 from penstock.stores.sqlite import SqliteStore
+from penstock.testing.slowness import patient
 
 from .broker_processes import PATIENCE_S, PROGRAM, broker, topics_of, write_config
 from .etcd_server import EtcdCluster, open_store
@@ -140,7 +141,7 @@ async def until_gone(address: EtcdAddress, broker_id: int) -> None:
     store = await open_store(address)
     view = ClusterView(store)
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patient(PATIENCE_S)):
             await view.load()
             async with asyncio.TaskGroup() as tasks:
                 gone = asyncio.Event()

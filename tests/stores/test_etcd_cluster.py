@@ -116,7 +116,7 @@ async def under_load(etcd: EtcdCluster, namespace: str) -> AsyncIterator[list[Wr
     writers = [Writer(store, f"w{number}") for number, store in enumerate(stores)]
     history = History()
     start = await revision_of(stores[0])
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(patient(LIMIT_S)):
         tasks = [asyncio.create_task(writer.run()) for writer in writers]
         watching = asyncio.create_task(history.run(stores[0], start + 1))
         for writer in writers:
@@ -208,7 +208,7 @@ def test_a_frozen_member_is_replaced_by_another(etcd: EtcdCluster) -> None:
         assert time.monotonic() - begun_s < patient(config.request_timeout_s + SLACK_S)
         assert entry is not None
         assert entry.value == b"1"
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             revision = await retried(other, "/a", b"2")
             event = (await watching)[0]
         assert (event.key, event.value) == ("/a", b"2")
@@ -239,7 +239,7 @@ def test_without_a_majority_calls_fail_in_time(etcd: EtcdCluster) -> None:
         assert time.monotonic() - begun_s < patient(config.request_timeout_s + SLACK_S)
         etcd.members[1].start(etcd.members)
         revision = await retried(store, "/b", b"3")
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             events = await watching
         assert events[-1].key == "/b"
         assert events[-1].revision <= revision
@@ -253,7 +253,7 @@ def test_without_a_majority_calls_fail_in_time(etcd: EtcdCluster) -> None:
 
 async def retried(store: EtcdStore, key: str, value: bytes) -> int:
     """Puts a key and retries. The put may be made more than once."""
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(patient(LIMIT_S)):
         while True:
             try:
                 return await put(store, key, value)
@@ -264,7 +264,7 @@ async def retried(store: EtcdStore, key: str, value: bytes) -> int:
 async def values_until(watch: AsyncIterator[Sequence[WatchEvent]], last: bytes) -> list[bytes]:
     """Returns what a watch sees up to this value. A put that was made twice appears twice."""
     values: list[bytes] = []
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(patient(LIMIT_S)):
         while last not in values:
             values += [event.value for event in await anext(watch) if event.value is not None]
     return values
@@ -288,7 +288,7 @@ def test_a_watch_that_missed_compacted_changes_is_refused(etcd: EtcdCluster) -> 
         assert b"2" in await values_until(current, b"3")
         await compact(present.endpoint, latest)
         away.start(etcd.members)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             with pytest.raises(RevisionNotKept) as caught:
                 await anext(behind)
             assert caught.value.from_revision == first + 1
@@ -317,13 +317,13 @@ def test_a_lease_ends_while_its_holder_is_frozen(etcd: EtcdCluster) -> None:
         assert entry is not None
         watching = asyncio.create_task(take(store, "/held", entry.modify_revision + 1, 1))
         holder.send_signal(signal.SIGSTOP)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             (gone,) = await watching
         assert (gone.key, gone.value) == ("/held", None)
         assert await keys_of(store) == []
         holder.send_signal(signal.SIGCONT)
         assert list(lines)[-1] == "lost\n"
-        assert holder.wait(timeout=120) == 0
+        assert holder.wait(timeout=patient(120)) == 0
         await store.close()
 
     command = [sys.executable, "-m", "tests.stores.etcd_process", address]

@@ -28,6 +28,7 @@ from penstock.metadata.topics import (
 from penstock.runtime import SystemClock, SystemRandom
 from penstock.stores.errors import StoreFull
 from penstock.stores.etcd import EtcdStore
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 
 from .etcd_server import PATIENT, EtcdCluster, compact, open_store
@@ -80,7 +81,7 @@ async def node(etcd: EtcdCluster, namespace: str, broker_id: int) -> AsyncIterat
 
 
 async def until(holds: Any) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(patient(PATIENCE_S)):
         while not holds():  # noqa: ASYNC110 - many things change it
             await asyncio.sleep(0.05)
 
@@ -172,7 +173,7 @@ async def _fill_and_free(etcd: EtcdCluster) -> None:
             await one.store.grant_lease(10.0)
         await hog.close()
         await _make_room(etcd.members[0].endpoint, (await one.store.range("/"))[1])
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patient(PATIENCE_S)):
             while True:
                 try:
                     await one.controller.decide(spec("after"))

@@ -20,6 +20,7 @@ from penstock.stores.etcd import EtcdStore
 from penstock.stores.etcd_address import EtcdAddress
 from penstock.stores.etcd_login import METADATA, Metadata
 from penstock.stores.etcd_members import EtcdConfig, Members
+from penstock.testing.slowness import patient
 
 from .etcd_certificate import certificate
 from .etcd_server import PATIENT, EtcdCluster, open_store
@@ -63,7 +64,7 @@ async def opened(
 ) -> AsyncIterator[EtcdStore]:
     store = await open_store(with_user(etcd.address(NAMESPACE), folder), config)
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patient(PATIENCE_S)):
             yield store
     finally:
         await store.close()
@@ -83,7 +84,7 @@ def token_of(store: EtcdStore) -> Metadata:
 async def until_expired(endpoint: str, metadata: Metadata) -> None:
     """Waits until etcd has forgotten a token. A request renews it, so there are few of them."""
     request = rpc.RangeRequest(key=f"{NAMESPACE}/".encode())
-    async with asyncio.timeout(PATIENCE_S), rpc.insecure_channel(endpoint) as channel:
+    async with asyncio.timeout(patient(PATIENCE_S)), rpc.insecure_channel(endpoint) as channel:
         while True:
             await asyncio.sleep(3.0)
             try:
@@ -94,7 +95,7 @@ async def until_expired(endpoint: str, metadata: Metadata) -> None:
 
 
 async def until_accepted(store: EtcdStore) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(patient(PATIENCE_S)):
         while True:
             with suppress(StoreRefused):
                 await store.get("/")

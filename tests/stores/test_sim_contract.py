@@ -11,6 +11,7 @@ import pytest
 from penstock.ports import MetadataStore
 from penstock.sim.loop import SimLoop
 from penstock.sim.store import SimStore, StoreConfig, StoreModel
+from penstock.testing.slowness import patient
 
 from .contract import StoreContract
 from .store_bench import TIMEOUT_S, Scenario, StoreBench
@@ -44,7 +45,7 @@ class SimBench(StoreBench):
         async def main() -> None:
             one, two = await self.open(), await self.open()
             try:
-                async with asyncio.timeout(TIMEOUT_S):
+                async with asyncio.timeout(patient(TIMEOUT_S)):
                     await scenario(one, two)
             finally:
                 await one.close()

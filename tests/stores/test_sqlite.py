@@ -22,6 +22,7 @@ from penstock.stores.errors import (
     StoreUnavailable,
 )
 from penstock.stores.sqlite import SqliteConfig, SqliteStore
+from penstock.testing.slowness import patient
 
 from .sqlite_bench import SqliteBench
 from .store_bench import keys_of, put, take
@@ -85,7 +86,7 @@ def test_the_event_loop_continues_while_another_process_holds_the_lock(bench: Sq
 
 def test_a_lasting_lock_ends_in_an_error_without_changes(bench: SqliteBench) -> None:
     """The error is retriable and says where to look. A retry after the lock is released works."""
-    bench.config = SqliteConfig(busy_timeout_ms=20)
+    bench.config = SqliteConfig(busy_timeout_ms=int(patient(200)))
 
     async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
         with write_lock(bench.path), pytest.raises(StoreBusy, match="locked by another") as caught:
@@ -99,7 +100,7 @@ def test_a_lasting_lock_ends_in_an_error_without_changes(bench: SqliteBench) -> 
 
 def test_a_lasting_lock_does_not_end_a_watch(bench: SqliteBench) -> None:
     """The removal of an expired lease has to wait. The watch continues and reports it later."""
-    bench.config = SqliteConfig(poll_ms=5, busy_timeout_ms=20)
+    bench.config = SqliteConfig(poll_ms=5, busy_timeout_ms=int(patient(200)))
 
     async def scenario(one: MetadataStore, two: MetadataStore) -> None:
         revision = await put(one, "/a", b"", await one.grant_lease(1.0))
@@ -176,7 +177,7 @@ def test_a_delayed_holder_may_renew_before_its_own_watch_ends_its_lease(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store, "_changed_or_poll", rest)
             watching = asyncio.create_task(take(store, "/", 2, 1))
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(patient(120)):
                 await rests.acquire()
                 await bench.advance(11.0)
                 turns.release()

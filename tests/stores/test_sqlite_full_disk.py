@@ -18,6 +18,7 @@ from penstock.runtime import SystemClock, Threads
 from penstock.stores import sqlite_reserve
 from penstock.stores.errors import StoreFull
 from penstock.stores.sqlite import SqliteStore
+from penstock.testing.slowness import patient
 
 from .store_bench import keys_of, put
 
@@ -170,7 +171,7 @@ def test_the_reserve_is_allocated_when_there_is_space(small_disk: Path) -> None:
         with suppress(StoreFull):
             await store.keep_alive(lease, 60.0)
         (small_disk / HOG).unlink()
-        async with asyncio.timeout(150):
+        async with asyncio.timeout(patient(150)):
             while log_bytes(path) < sqlite_reserve.RESERVE_BYTES:
                 await store.keep_alive(lease, 60.0)
         await store.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 from penstock.ports import WatchEvent
 from penstock.runtime import SystemClock, Threads
 from penstock.stores.sqlite import SqliteStore
+from penstock.testing.slowness import patient
 
 from .sqlite_process import INCREMENTS
 
@@ -29,7 +30,9 @@ def test_racing_processes_lose_no_update(tmp_path: Path) -> None:
     """Three create the same file at the same time and increment the same number."""
     path = str(tmp_path / "metadata.db")
     processes = [start(path, "increment") for _ in range(3)]
-    assert [process.communicate(timeout=120) and process.returncode for process in processes] == [
+    assert [
+        process.communicate(timeout=patient(120)) and process.returncode for process in processes
+    ] == [
         0,
         0,
         0,
@@ -59,7 +62,7 @@ def test_the_keys_of_a_killed_process_are_deleted(tmp_path: Path) -> None:
         assert entry is not None
         holder.kill()
         holder.communicate()
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(patient(120)):
             async for events in store.watch("/held", entry.modify_revision + 1):
                 assert events == (WatchEvent("/held", None, entry.modify_revision + 1),)
                 break

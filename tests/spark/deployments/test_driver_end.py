@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from penstock.spark.deployments.driver_process import DriverProcess, DriverStart
 from penstock.spark.deployments.driver_scratch import with_scratch
 from penstock.spark.pipelines.driver_control import LEASE_ENDED
 from penstock.spark.pipelines.process_session import DRIVER_VARIABLE, processes
+from penstock.testing.slowness import patient
 from spark.deployments.test_driver_process import environment_with
 
 WAIT_S = 60.0
@@ -86,13 +88,13 @@ class Running:
         self.task = asyncio.create_task(self.driver.run())
 
     async def event(self, kind: str) -> Any:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(patient(WAIT_S)):
             while (event := await self.events.get())["event"] != kind:
                 pass
         return event
 
     async def ended(self) -> int:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(patient(WAIT_S)):
             return await self.task
 
 
@@ -198,13 +200,17 @@ def test_children_are_killed_at_the_end_of_the_lease(child: Write, code: str) ->
             assert driver.stdin is not None
             driver.stdin.write(b'{"lease": 1.0}\n')
             driver.stdin.flush()
-            assert driver.wait(WAIT_S) == -signal.SIGKILL
-            assert not is_alive(pid)
+            assert driver.wait(patient(WAIT_S)) == -signal.SIGKILL
+            # The driver has killed it, and waited for its end for a second.
+            end = time.monotonic() + patient(WAIT_S)
+            while is_alive(pid):
+                assert time.monotonic() < end
+                os.sched_yield()
             told = [json.loads(line) for line in events if line.strip()]
             assert told == [{"event": LEASE_ENDED}]
     finally:
         driver.kill()
-        driver.wait(WAIT_S)
+        driver.wait(patient(WAIT_S))
 
 
 def test_temporary_files_of_a_driver_are_removed_when_it_has_ended(child: Write) -> None:
@@ -271,7 +277,7 @@ def test_a_damaged_command_ends_the_driver_as_failed(serving: Write) -> None:
 
     async def main() -> None:
         running = Running(folder)
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(patient(WAIT_S)):
             while running.driver.pid is None:
                 await SystemClock().sleep(0.01)
         running.driver._write(b'nd": true}\n')

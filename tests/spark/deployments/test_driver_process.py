@@ -17,6 +17,7 @@ from penstock.spark.deployments.driver_log import FILE_NAME, LINES_MAX, DriverLo
 from penstock.spark.deployments.driver_process import DriverProcess, DriverStart
 from penstock.spark.pipelines.driver_control import LEASE_ENDED
 from penstock.spark.pipelines.process_session import memory_by_session, processes
+from penstock.testing.slowness import patient
 
 WAIT_S = 60.0
 DRIVER = """
@@ -85,7 +86,7 @@ class Running:
         self._news.set()
 
     async def until(self, condition: Callable[[], Any]) -> Any:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(patient(WAIT_S)):
             while not (found := condition()):
                 self._news.clear()
                 await self._news.wait()
@@ -96,7 +97,7 @@ class Running:
         return await self.until(found)
 
     async def ended(self) -> int:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(patient(WAIT_S)):
             return await self.task
 
 

@@ -29,6 +29,7 @@ from penstock.spark.deployments.environments import (
 from penstock.spark.deployments.file_lock import try_lock, unlock
 from penstock.spark.deployments.model import Version
 from penstock.spark.deployments.worker_guard import end_drivers, sessions_of
+from penstock.testing.slowness import patient
 
 pytestmark = pytest.mark.timeout(600)
 WORKER = f"environment-test-{os.getpid()}"
@@ -114,7 +115,7 @@ def answer(python: str) -> str:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(patient(WAIT_S)):
         while not condition():
             await SystemClock().sleep(0.05)
 
@@ -208,7 +209,7 @@ def test_an_installation_takes_no_thread_and_is_killed_when_it_is_cancelled(
         assert await threads.run(lambda: "not held up") == "not held up"
         for task in waiting:
             task.cancel()
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(patient(WAIT_S)):
             await asyncio.gather(*waiting, return_exceptions=True)
         assert all(task.cancelled() for task in waiting)
         assert not sessions_of(WORKER)
@@ -244,7 +245,7 @@ def test_a_worker_that_dies_keeps_the_lock_until_its_pip_has_ended(tmp_path: Pat
         try:
             asyncio.run(until((root / "began").exists))
             worker.kill()
-            worker.wait(WAIT_S)
+            worker.wait(patient(WAIT_S))
             (path,) = folder.glob("*.lock")
             assert try_lock(path) is None
         finally:

@@ -17,7 +17,7 @@ from penstock.testing import Broker, Faults
 from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
-SESSION_MS = 6_000
+SESSION_MS = int(patient(8_000))
 
 
 class Desk:
@@ -94,7 +94,7 @@ async def place(
     options = OwnershipOptions(
         session_timeout_ms=SESSION_MS,
         heartbeat_interval_ms=100,
-        rebalance_timeout_ms=30_000,
+        rebalance_timeout_ms=5 * SESSION_MS,
         group_id=group,
         commit_to=TopicPartition(topic, 0),
     )

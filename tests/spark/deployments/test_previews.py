@@ -26,6 +26,7 @@ from penstock.spark.deployments.previews import (
     table_named,
 )
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
 RANDOM = SystemRandom().bytes
@@ -100,7 +101,7 @@ class Client:
         server = PreviewServer(self._broker.bootstrap, default_environment(), ask)
         running = asyncio.create_task(server.run())
         try:
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(patient(WAIT_S)):
                 await main()
         finally:
             running.cancel()

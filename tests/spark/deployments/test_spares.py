@@ -21,6 +21,7 @@ from penstock.spark.deployments.preparation import Preparation, PreparedVersion
 from penstock.spark.deployments.spares import Spares
 from penstock.spark.deployments.worker_folder import WorkerFolder
 from penstock.spark.pipelines.driver_control import Assignment
+from penstock.testing.slowness import patient
 from spark.deployments.test_driver_process import environment_with
 
 WAIT_S = 60.0
@@ -99,7 +100,7 @@ class Told:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(patient(WAIT_S)):
         while not condition():
             await SystemClock().sleep(0.01)
 
@@ -155,7 +156,7 @@ async def taken_to_its_end(spares: Spares, preparation: FakePreparation) -> Told
     preparation.let_spark_start()
     await until(lambda: "ready" in told.kinds())
     driver.send({"stop": "soon"})
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(patient(WAIT_S)):
         await task
     return told
 
@@ -259,7 +260,7 @@ def test_a_spare_that_was_killed_is_replaced_after_a_growing_pause(
         assert spares.pid is not None
         os.kill(spares.pid, signal.SIGKILL)
         assert spares._spare is not None and spares._spare.task is not None
-        await asyncio.wait({spares._spare.task}, timeout=WAIT_S)
+        await asyncio.wait({spares._spare.task}, timeout=patient(WAIT_S))
         await spares.keep(wanted=True)
         assert spares.states() == {"starting": 0, "warm": 0}
 

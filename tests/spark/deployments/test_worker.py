@@ -12,6 +12,7 @@ import pytest
 from penstock.spark.deployments.archive import pack
 from penstock.spark.deployments.model import Schedule
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from spark.deployments.deployed import (
     COPY,
     SCRIPT,
@@ -198,4 +199,4 @@ def test_a_worker_ends_although_the_brokers_are_gone(tmp_path: Path) -> None:
             await cluster.worker()
 
         run(gone, main)
-    assert worker.terminate(timeout_s=60) == 0
+    assert worker.terminate(timeout_s=patient(60)) == 0

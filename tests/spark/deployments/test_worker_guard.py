@@ -25,6 +25,7 @@ from penstock.spark.deployments.worker_guard import (
     sessions_of,
 )
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from spark.deployments.deployed import SPEC, Cluster, WorkerProcess, run, wait_until_gone
 
 pytestmark = pytest.mark.timeout(900)
@@ -164,9 +165,9 @@ def test_all_drivers_of_the_worker_are_killed_and_no_others() -> None:
         assert sessions_of(worker) == {process.pid for process in mine}
         end_drivers(worker)
         assert sessions_of(worker) == set()
-        assert [process.wait(60) for process in mine] == [-signal.SIGKILL] * 2
+        assert [process.wait(patient(60)) for process in mine] == [-signal.SIGKILL] * 2
         assert [process.poll() for process in others] == [None, None]
     finally:
         for process in [*mine, *others]:
             process.kill()
-            process.wait(60)
+            process.wait(patient(60))
