@@ -30,6 +30,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from compat.cluster import Cluster
+from penstock.testing.slowness import patient
 
 TOPIC = "numbers"
 PARTITIONS = 3
@@ -183,7 +184,7 @@ def read_all(bootstrap: str) -> list[list[tuple[int, int]]]:
             for topic_partition in topic_partitions
         )
         consumer.assign(topic_partitions)
-        deadline = time.monotonic() + READ_TIMEOUT_S
+        deadline = time.monotonic() + patient(READ_TIMEOUT_S)
         while sum(map(len, found)) < wanted:
             if time.monotonic() > deadline:
                 raise AssertionError(f"read only {sum(map(len, found))} of {wanted} records")
@@ -248,7 +249,7 @@ def run(data: Path, rounds: int, seed: int, say: Callable[[str], None] = lambda 
 
 def _wait_for_progress(sender: Sender, more_s: float) -> None:
     """Waits until the broker acknowledges something new, and then for a random time."""
-    before, deadline = sender.acknowledged, time.monotonic() + 30
+    before, deadline = sender.acknowledged, time.monotonic() + patient(30)
     while sender.acknowledged == before:
         if time.monotonic() > deadline:
             raise AssertionError("nothing was acknowledged for 30 seconds")

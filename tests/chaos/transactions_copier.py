@@ -36,6 +36,7 @@ from penstock import aio
 from penstock.client.interceptors import ProducerRecord
 from penstock.client.model import Record
 from penstock.errors import ClientError
+from penstock.testing.slowness import patient
 
 DEADLINE_S = 150.0
 SESSION_TIMEOUT_MS = 6_000
@@ -209,7 +210,7 @@ class ConfluentCopier:
         may_again: Callable[[ck.KafkaError], bool] = lambda error: error.retriable(),
     ) -> None:
         """Calls until it succeeds; an operation that may be retried continues where it was."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + patient(DEADLINE_S)
         with self._watch.over(name):
             while True:
                 try:

@@ -15,6 +15,7 @@ import confluent_kafka as ck
 
 import penstock
 from penstock.errors import ClientError
+from penstock.testing.slowness import patient
 
 from .broker_processes import wait_for
 from .transactions_ledger import Sight
@@ -171,7 +172,7 @@ def read_to_end(bootstrap: str, topic: str, partitions: int) -> list[Sight]:
             for each in topic_partitions
         ]
         consumer.assign(topic_partitions)
-        deadline = time.monotonic() + READ_S
+        deadline = time.monotonic() + patient(READ_S)
         while any(
             p.offset < end for p, end in zip(consumer.position(topic_partitions), ends, strict=True)
         ):

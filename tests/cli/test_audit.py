@@ -19,6 +19,7 @@ from penstock.security.audit import (
     topic_change,
 )
 from penstock.testing.broker import Broker
+from penstock.testing.slowness import patient
 
 MINUTE_MS = 60_000
 
@@ -89,7 +90,7 @@ def test_events_are_read_from_the_topic(penstock: Runner, monkeypatch: pytest.Mo
         monkeypatch.setenv("PENSTOCK_BOOTSTRAP", broker.bootstrap)
         monkeypatch.setenv("COLUMNS", "200")
         assert penstock("topic", "create", "orders").code == 0
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patient(60)
         while "topic:orders" not in (ended := penstock("audit", "--since", "1h")).out:
             assert time.monotonic() < deadline, ended
         assert "topic.create" in ended.out

@@ -26,7 +26,7 @@ def newcomer(penstock: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def eventually(look: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
     clock = SystemClock()
-    end = clock.monotonic() + PATIENCE_S
+    end = clock.monotonic() + patient(PATIENCE_S)
     while not holds(found := look()):
         assert clock.monotonic() < end, found
     return found

@@ -20,6 +20,7 @@ import pytest
 
 from cli.conftest import Ended, Runner
 from penstock.cli.supervise import known_to
+from penstock.testing.slowness import patient
 
 PROGRAM = (sys.executable, "-m", "penstock.cli.main")
 PATIENCE_S = 150
@@ -79,7 +80,7 @@ def cluster(data: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Popen
 def eventually(condition: Callable[[], Any]) -> None:
     """Polls until the condition holds; other processes need time."""
     wait = select.poll()
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + patient(PATIENCE_S)
     while not condition():
         assert time.monotonic() < end, "it did not come about in time"
         wait.poll(20)

@@ -95,7 +95,7 @@ class ApacheKafka(Broker):
         made = super().new_topic(partitions, name=name, configs=configs)
         asked = [ListOffsetsRequest.Partition(n, timestamp=LATEST) for n in range(partitions)]
         request = ListOffsetsRequest(topics=[ListOffsetsRequest.Topic(made, asked)])
-        end = self._clock.monotonic() + ASK_S
+        end = self._clock.monotonic() + patient(ASK_S)
         while self._clock.monotonic() < end:
             answer = ask(self.bootstrap, request, ListOffsetsResponse, LIST_OFFSETS_VERSION, ASK_S)
             found = answer.topics[0].partitions
@@ -132,7 +132,7 @@ class ApacheKafka(Broker):
 
     def _wait_ready(self) -> bool:
         assert self._process is not None
-        end = self._clock.monotonic() + READY_S
+        end = self._clock.monotonic() + patient(READY_S)
         while not super()._wait_ready():
             if self._process.poll() is not None or self._clock.monotonic() > end:
                 return False
@@ -140,7 +140,7 @@ class ApacheKafka(Broker):
 
     def _prepare_groups(self) -> None:
         """Waits for both coordinators: the first request for one creates its internal topic."""
-        end = self._clock.monotonic() + READY_S
+        end = self._clock.monotonic() + patient(READY_S)
         for kind in (0, TRANSACTIONS):
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             while code != ErrorCode.NONE and self._clock.monotonic() < end:

@@ -380,7 +380,7 @@ def test_clients_survive_a_kill_and_restart_of_kafka(kafka: ApacheKafka) -> None
             stop.set()
             thread.join(LIMIT_S)
         sending.flush(LIMIT_S)
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + patient(LIMIT_S)
         while len(seen) < len(sent) and time.monotonic() < deadline:
             seen += reading.poll(1_000)
         assert reading.poll(200) == []

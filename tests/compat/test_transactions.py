@@ -17,6 +17,7 @@ import pytest
 from compat.conftest import TopicFactory
 from compat.java_build import VERSIONS, compiled
 from compat.toolchain import run_scenario
+from penstock.testing.slowness import patient
 
 Name = Callable[[], str]
 DEADLINE_S = 150.0
@@ -134,7 +135,7 @@ class Reader:
         }
 
     def end_of(self, topic_partition: ck.TopicPartition) -> int:
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + patient(DEADLINE_S)
         while time.monotonic() < deadline:
             ends = {
                 consumer.get_watermark_offsets(topic_partition, DEADLINE_S, cached=False)[1]
@@ -154,7 +155,7 @@ class Reader:
             topic_partition = ck.TopicPartition(topic, index, 0)
             consumer.assign([topic_partition])
             end, reached = self.end_of(topic_partition), 0
-            deadline = time.monotonic() + DEADLINE_S
+            deadline = time.monotonic() + patient(DEADLINE_S)
             while reached < end:
                 assert time.monotonic() < deadline, f"{topic}-{index} ends at {end}, not {reached}"
                 message = consumer.poll(0.05)
@@ -270,7 +271,7 @@ def test_consume_transform_produce_loses_and_duplicates_nothing(
         producer.init_transactions(DEADLINE_S)
         consumer = consumer_of(broker, group)
         consumer.subscribe([source])
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + patient(DEADLINE_S)
         for turn in range(4):
             records: list[ck.Message] = []
             while len(records) < step and copied + len(records) < count:

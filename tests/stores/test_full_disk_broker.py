@@ -19,6 +19,7 @@ from penstock.client.admin.operations import BrokerInfo
 from penstock.runtime import SystemRandom
 from penstock.stores import sqlite_reserve
 from penstock.testing.ports import free_port
+from penstock.testing.slowness import patient
 
 from .broker_processes import PATIENCE_S, broker
 from .test_sqlite_full_disk import HOG, fill, small_disk
@@ -40,7 +41,7 @@ def port_with_metrics() -> int:
 def wait_for_finding(bootstrap: str, state: State, words: str) -> None:
     """Waits until `penstock doctor` reports this about the broker's health."""
     broker = BrokerInfo(0, parse_bootstrap(bootstrap)[0], None)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patient(PATIENCE_S)
     while True:
         found = asyncio.run(check_health(broker))
         if any(each.state is state and words in each.found for each in found):
@@ -63,7 +64,7 @@ def test_a_full_disk_does_not_end_the_broker(small_disk: Path, tmp_path: Path) -
             admin.create_topic("orders", 1)
         assert producer.send("orders", b"one").result(PATIENCE_S).offset == 0
         log = small_disk / "data" / "metadata.db-wal"
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patient(PATIENCE_S)
         while log.stat().st_size < sqlite_reserve.RESERVE_BYTES:
             assert time.monotonic() < deadline, "the reserve was not made"
             time.sleep(0.05)

@@ -42,6 +42,7 @@ from compat.clients.base import (
     Record,
     Refused,
 )
+from penstock.testing.slowness import patient
 
 STATES = {
     ck.ConsumerGroupState.STABLE: "Stable",
@@ -126,7 +127,7 @@ class ConfluentConsumer(Consumer):
 
     def seek(self, partition: int, offset: int) -> None:
         """librdkafka refuses to seek before the partition's fetcher has started."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + patient(DEADLINE_S)
         while True:
             try:
                 self.consumer.seek(self._partition(partition, offset))
