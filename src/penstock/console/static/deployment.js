@@ -1,7 +1,7 @@
 // One deployed pipeline: what it does, its graph, charts, history, logs and versions, and actions.
 import { get, post, stream } from "./api.js";
 import { charts } from "./charts.js";
-import { ask, count, fill, h, quoted, rate, size, table, time, toast } from "./dom.js";
+import { ask, count, every, fill, h, quoted, rate, size, table, time, toast } from "./dom.js";
 import { graph, kept, seconds, skew } from "./graph.js";
 import { backfill, backfills, recompute } from "./reprocessing.js";
 
@@ -111,9 +111,8 @@ export function deployment(main, name, tab = "overview") {
     h("button", { onclick: () => press("stop", `${name} is to stop`) }, "Stop"),
     h("button", { onclick: () => press("restart", `${name} is to restart`) }, "Restart"),
     h("button", { class: "danger", onclick: remove }, "Delete"));
-  load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, 2000);
-  return { leave: () => { gone = true; clearInterval(timer); reading.abort(); if (shown.leave) shown.leave(); } };
+  const stop = every(2000, load);
+  return { leave: () => { gone = true; stop(); reading.abort(); if (shown.leave) shown.leave(); } };
 }
 
 function overview(body, name, act) {

@@ -144,6 +144,21 @@ export function quoted(word) {
 // What a message holds, as text.
 export function content(shown) { return shown.kind === "null" ? "(null)" : shown.cut ? `${shown.text}…` : shown.text; }
 
+// Calls `load` at once and then at regular intervals while the page is visible. It waits for the last
+// call to end: if answers took longer than an interval, each would be outdated by the next request.
+// Returns a function that ends it.
+export function every(milliseconds, load) {
+  let waiting = false;
+  const refresh = async () => {
+    if (waiting) return;
+    waiting = true;
+    try { await load(); } finally { waiting = false; }
+  };
+  refresh();
+  const timer = setInterval(() => { if (!document.hidden) refresh(); }, milliseconds);
+  return () => clearInterval(timer);
+}
+
 export function later(milliseconds, work) {
   let timer = 0;
   return (...given) => { clearTimeout(timer); timer = setTimeout(() => work(...given), milliseconds); };

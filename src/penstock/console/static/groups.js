@@ -1,7 +1,7 @@
 // Groups: their members, partitions and lag over time; resets the offsets of a group that has stopped.
 import { get, post } from "./api.js";
 import { charts } from "./charts.js";
-import { ask, count, fill, h, later, table, toast, whole } from "./dom.js";
+import { ask, count, every, fill, h, later, table, toast, whole } from "./dom.js";
 
 export function groups(main) {
   const search = h("input", { type: "search", placeholder: "Search groups ( / )", "aria-label": "Search groups", oninput: later(150, () => load(true)) });
@@ -25,9 +25,7 @@ export function groups(main) {
       more.hidden = found.groups.length >= found.total;
     } catch (error) { fill(list, h("p", { class: "error" }, error.message)); }
   }
-  load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, 4000);
-  return { leave: () => clearInterval(timer) };
+  return { leave: every(4000, load) };
 }
 
 export function group(main, name) {
@@ -62,9 +60,8 @@ export function group(main, name) {
       send: async ({ typed }) => { await post("/api/change/delete-group", { group: name, typed }); toast(`group ${name} was deleted`); location.hash = "#/groups"; },
     });
   }
-  load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, 3000);
-  return { leave: () => { clearInterval(timer); drawn.leave(); } };
+  const stop = every(3000, load);
+  return { leave: () => { stop(); drawn.leave(); } };
 }
 
 function reset(name, load) {

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { charts } from "./charts.js";
 import { lag, next, state } from "./deployment.js";
-import { count, fill, h, rate, size, table, time } from "./dom.js";
+import { count, every, fill, h, rate, size, table, time } from "./dom.js";
 
 export function pipelines(main) {
   const list = h("div", { id: "pipelines" });
@@ -32,9 +32,8 @@ export function pipelines(main) {
         found.queries.map(query), "No queries report here. To add one, call in its PySpark program: penstock.spark.watch(spark, \"HOST:PORT\")"));
     } catch (error) { fill(list, h("p", { class: "error" }, error.message)); }
   }
-  load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, 2000);
-  return { leave: () => { clearInterval(timer); drawn.leave(); } };
+  const stop = every(2000, load);
+  return { leave: () => { stop(); drawn.leave(); } };
 }
 
 function deployment(each) {

@@ -2,7 +2,7 @@
 // their redrive. Buttons stay the same elements while figures change, so that no click is lost.
 import { get, post } from "./api.js";
 import { charts } from "./charts.js";
-import { ask, content, count, fill, h, later, size, table, time, toast, whole } from "./dom.js";
+import { ask, content, count, every, fill, h, later, size, table, time, toast, whole } from "./dom.js";
 
 const at = (topic, group) => `#/queues/${encodeURIComponent(topic)}/${encodeURIComponent(group)}`;
 const jobs = (number) => `${count(number)} ${number === 1 ? "job" : "jobs"}`;
@@ -46,9 +46,7 @@ export function queues(main) {
       more.hidden = found.queues.length >= found.total;
     } catch (error) { fill(list, h("p", { class: "error" }, error.message)); }
   }
-  load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, 3000);
-  return { leave: () => clearInterval(timer) };
+  return { leave: every(3000, load) };
 }
 
 export function queue(main, topic, group) {
@@ -125,9 +123,8 @@ export function queue(main, topic, group) {
     });
   }
 
-  load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, 3000);
-  return { leave: () => { clearInterval(timer); drawn.leave(); } };
+  const stop = every(3000, load);
+  return { leave: () => { stop(); drawn.leave(); } };
 }
 
 function job(record) {

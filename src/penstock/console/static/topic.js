@@ -1,7 +1,7 @@
 // One topic: its messages, its partitions, its settings, and what can be done to it.
 import { get, post } from "./api.js";
 import { charts } from "./charts.js";
-import { ask, count, fill, h, rate, size, table, toast, whole } from "./dom.js";
+import { ask, count, every, fill, h, rate, size, table, toast, whole } from "./dom.js";
 import { messages } from "./messages.js";
 
 export function topic(main, name, tab = "messages") {
@@ -33,9 +33,12 @@ export function topic(main, name, tab = "messages") {
     fill(body, drawn.element);
     leave = drawn.leave;
   }
-  load().catch((error) => fill(body, h("p", { class: "error" }, error.message)));
-  const timer = tab === "partitions" ? setInterval(() => load().catch(() => {}), 4000) : 0;
-  return { leave: () => { gone = true; clearInterval(timer); if (leave) leave(); } };
+  let report = (error) => fill(body, h("p", { class: "error" }, error.message));
+  const refresh = () => load().then(() => { report = () => {}; }).catch((error) => report(error));
+  let stop = () => {};
+  if (tab === "partitions") stop = every(4000, refresh);
+  else refresh();
+  return { leave: () => { gone = true; stop(); if (leave) leave(); } };
 }
 
 function partitions(body, found, load) {

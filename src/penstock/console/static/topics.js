@@ -1,12 +1,12 @@
 // All topics. The server searches and sorts them, a page at a time; only visible rows are drawn.
 import { get, post } from "./api.js";
-import { ask, count, fill, h, later, rate, size, toast, whole } from "./dom.js";
+import { ask, count, every, fill, h, later, rate, size, toast, whole } from "./dom.js";
 
 const ROW = 38;
 const PAGE = 100;
 
 export function topics(main) {
-  const state = { search: "", sort: "name", descending: false, internal: false, total: 0, rows: new Map(), asked: new Set(), round: 0 };
+  const state = { search: "", sort: "name", descending: false, internal: false, total: 0, rows: new Map(), asked: new Set(), round: 0, waiting: 0 };
   const search = h("input", { type: "search", placeholder: "Search topics ( / )", "aria-label": "Search topics",
     oninput: later(150, () => { state.search = search.value; again(true); }) });
   const internal = h("input", { type: "checkbox", onchange: () => { state.internal = internal.checked; again(true); } });
@@ -39,6 +39,7 @@ export function topics(main) {
   async function load(page) {
     if (state.asked.has(page)) return;
     state.asked.add(page);
+    state.waiting += 1;
     const round = state.round;
     try {
       const found = await get("/api/topics", { search: state.search, sort: state.sort, descending: state.descending,
@@ -51,7 +52,7 @@ export function topics(main) {
     } catch (error) {
       state.asked.delete(page);
       toast(error.message, true);
-    }
+    } finally { state.waiting -= 1; }
   }
 
   function draw() {
@@ -105,6 +106,5 @@ export function topics(main) {
   }
 
   again(true);
-  const timer = setInterval(() => { if (!document.hidden) again(false); }, 5000);
-  return { leave: () => clearInterval(timer) };
+  return { leave: every(5000, () => { if (!state.waiting) again(false); }) };
 }
