@@ -119,7 +119,7 @@ class SimulatedStore:
         info: ObjectInfo = self.bucket.apply(Head(key))
         return info
 
-    async def list(
+    async def list_objects(
         self, prefix: str, *, start_after: str = "", limit: int = 1000
     ) -> Sequence[ObjectInfo]:
         found: list[ObjectInfo] = self.bucket.apply(List(prefix, start_after, limit))

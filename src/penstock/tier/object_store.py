@@ -49,7 +49,7 @@ class ObjectStore(Protocol):
 
     async def head(self, key: str) -> ObjectInfo: ...
 
-    async def list(
+    async def list_objects(
         self, prefix: str, *, start_after: str = "", limit: int = 1000
     ) -> Sequence[ObjectInfo]:
         """Returns objects whose keys begin with a prefix, a folder that ends in `/`, sorted by
