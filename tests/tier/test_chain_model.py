@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from penstock.tier import chain, collector, commit, edits, upload
 from penstock.tier.chain import Boundary, View
-from penstock.tier.edits import ClaimPartition
+from penstock.tier.edits import Append, ClaimPartition, Edit
 from penstock.tier.errors import AlreadyExists, NotFound, OutcomeUnknown, TierError
-from penstock.tier.keys import manifest_key
+from penstock.tier.keys import Claim, manifest_key
 from penstock.tier.manifest import Dropped, Manifest, Section
 from penstock.tier.manifest_format import decode_manifest, encode_manifest
 from penstock.tier.requests import Procedure, create, read
 
-from .chain_world import ChainWorld
+from .chain_world import LIMITS, ChainWorld, Leadership
+from .object_samples import sample_object
 
 Patch = pytest.MonkeyPatch
 BUG_SEEDS = 400
@@ -228,6 +229,30 @@ def _boundary_is_read_only_once(patch: Patch) -> None:
     patch.setattr(chain, "find_boundary", once)
 
 
+def _objects_before_the_claim(patch: Patch) -> None:
+    """A new leader uploads first, and commits its claim and the object together."""
+
+    def hasty(self: ChainWorld, view: View, leadership: Leadership) -> Procedure[View]:
+        owner, new = leadership.owner, Claim(leadership.epoch, self.draw(8).hex())
+        section = view.manifest.sections.get(owner)
+        wanted: list[Edit] = [ClaimPartition(owner, new)]
+        if section is not None:
+            end = section.end_offset + 1
+            self.log_end[owner] = max(self.log_end[owner], end)
+            encoded = sample_object(section.end_offset, end, owner, 1)
+            wanted.append(
+                Append(owner, new, ((yield from upload.upload(encoded, new, self.draw)),))
+            )
+        done = yield from commit.commit(view, wanted, self.now_ms, self.draw, limits=LIMITS)
+        if done.refused[0] is not None:
+            raise done.refused[0]
+        leadership.claim = new
+        return done.view
+
+    patch.setattr(commit, "_may_write_objects", lambda view, section: True)
+    patch.setattr(ChainWorld, "_claim", hasty)
+
+
 BUGS: list[Callable[[Patch], None]] = [
     _boundary_is_not_checked,
     _boundary_is_not_stored,
@@ -245,6 +270,7 @@ BUGS: list[Callable[[Patch], None]] = [
     _sub_manifests_are_not_verified,
     _old_sections_in_a_new_number,
     _boundary_is_read_only_once,
+    _objects_before_the_claim,
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.tier.chain import View, find
 from penstock.tier.collector import CollectorSettings, collect, needed_keys
 from penstock.tier.commit import claim, commit, commit_one
-from penstock.tier.edits import Append, DeleteBefore, Replace, TruncateTo
+from penstock.tier.edits import Append, ClaimPartition, DeleteBefore, Replace, TruncateTo
 from penstock.tier.errors import (
     AlreadyExists,
     CorruptObject,
@@ -112,6 +112,30 @@ def test_a_leader_commits_only_what_it_has_uploaded_itself(chain: Chain) -> None
     renewed = chain.claimed(1)
     with pytest.raises(EditRefused, match="under the claim of this leader"):
         chain.run(commit_one(chain.view, Append(OWNER, renewed, (entry,)), 0, chain.draw))
+
+
+def test_a_claim_and_its_objects_are_never_one_commit(chain: Chain) -> None:
+    """The collector knows only claims that are committed: it could take the objects for orphans
+    while the leader is stalled before its commit."""
+    new = Claim(2, "2" * 16)
+    entry = chain.run(upload(sample_object(0, 5), new, chain.draw))
+    edits = [ClaimPartition(OWNER, new), Append(OWNER, new, (entry,))]
+    done = chain.run(commit(chain.view, edits, 0, chain.draw))
+    assert [type(each) for each in done.refused] == [type(None), EditRefused]
+    assert done.view.manifest.sections[OWNER].items == ()
+
+
+def test_a_claim_does_not_spill(chain: Chain) -> None:
+    """For the same reason. The next change of the partition does."""
+    for start in range(20):
+        edit = Append(OWNER, chain.claim, (chain.uploaded(start, start + 1),))
+        chain.view = chain.run(commit_one(chain.view, edit, 0, chain.draw))
+    chain.asked.clear()
+    chain.claim = chain.claimed(2)
+    assert all(key.startswith("man/") for key in chain.created())
+    chain.append(20, 21)
+    assert isinstance(chain.section.items[0], SubManifest)
+    assert chain.ranges() == [(each, each + 1) for each in range(21)]
 
 
 # Edits

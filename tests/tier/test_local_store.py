@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -168,6 +169,15 @@ def test_a_directory_that_cannot_be_synced_leaves_the_outcome_unknown(
     ):
         with pytest.raises(OutcomeUnknown):
             run(call)
+
+
+def test_a_directory_that_somebody_has_removed_is_made_again(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    run(store.create("a/b/object", [b"x"]))
+    shutil.rmtree(tmp_path / "archive" / "a")
+    with pytest.raises(Throttled):
+        run(store.create("a/b/object", [b"x"]))
+    run(store.create("a/b/object", [b"x"]))
 
 
 def test_temporary_files_of_crashed_processes_are_removed_by_age(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def _apply(view: View, edits: Sequence[Edit], draw: Draw, limits: SpillLimits) -
     for edit in edits:
         before = sections.get(edit.owner)
         try:
+            _check_claim_is_committed(view, before, edit)
             section = edit.apply((yield from _expand(before, edit, seq)), seq)
         except (Fenced, EditRefused) as error:
             refused.append(error)
@@ -133,11 +134,32 @@ def _apply(view: View, edits: Sequence[Edit], draw: Draw, limits: SpillLimits) -
     changed = [each for each in sections if sections[each] is not view.manifest.sections.get(each)]
     objects: list[SubObject] = []
     for owner in changed:
-        pruned = _pruned(sections[owner], view.boundary.floor)
-        sections[owner], spilled = spill(pruned, limits, draw)
-        sections[owner].check()
-        objects += spilled
+        section = _pruned(sections[owner], view.boundary.floor)
+        if _may_write_objects(view, section):
+            section, spilled = spill(section, limits, draw)
+            objects += spilled
+        section.check()
+        sections[owner] = section
     return _Work(sections, objects, tuple(refused), not changed)
+
+
+def _check_claim_is_committed(view: View, section: Section | None, edit: Edit) -> None:
+    """Raises `EditRefused` for objects of a claim that an earlier edit of this commit makes.
+
+    The collector takes objects of a claim that is in no manifest for orphans. A leader that stalls
+    between an upload and its claim could commit an object that is gone.
+    """
+    if isinstance(edit, ClaimPartition) or section is None or section.claim != edit.claim:
+        return
+    if not _may_write_objects(view, section):
+        raise EditRefused(f"{edit.owner}: commit the claim first, then upload, then commit objects")
+
+
+def _may_write_objects(view: View, section: Section) -> bool:
+    """Returns whether the claim is committed. A manifest that makes a claim names no new objects,
+    for the same reason."""
+    before = view.manifest.sections.get(section.owner)
+    return before is not None and before.claim == section.claim
 
 
 def _expand(section: Section | None, edit: Edit, seq: int) -> Procedure[Section | None]:

@@ -129,6 +129,9 @@ class LocalStore:
         except FileExistsError:
             with _unknown(path):
                 is_taken = os.fstat(fd).st_nlink < 2
+        except FileNotFoundError as error:
+            self._known.clear()  # Somebody has removed a directory. It is made again next time.
+            raise Throttled(f"{path}: its directory is gone; nothing was changed") from error
         except OSError as error:
             if error.errno in _NO_LINKS:
                 raise Refused(
