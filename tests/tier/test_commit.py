@@ -10,7 +10,14 @@ import pytest
 from penstock.tier.chain import View, find
 from penstock.tier.collector import CollectorSettings, collect, needed_keys
 from penstock.tier.commit import claim, commit, commit_one
-from penstock.tier.edits import Append, ClaimPartition, DeleteBefore, Replace, TruncateTo
+from penstock.tier.edits import (
+    Append,
+    ClaimPartition,
+    DeleteBefore,
+    Edit,
+    Replace,
+    TruncateTo,
+)
 from penstock.tier.errors import (
     AlreadyExists,
     CorruptObject,
@@ -119,7 +126,7 @@ def test_a_claim_and_its_objects_are_never_one_commit(chain: Chain) -> None:
     while the leader is stalled before its commit."""
     new = Claim(2, "2" * 16)
     entry = chain.run(upload(sample_object(0, 5), new, chain.draw))
-    edits = [ClaimPartition(OWNER, new), Append(OWNER, new, (entry,))]
+    edits: list[Edit] = [ClaimPartition(OWNER, new), Append(OWNER, new, (entry,))]
     done = chain.run(commit(chain.view, edits, 0, chain.draw))
     assert [type(each) for each in done.refused] == [type(None), EditRefused]
     assert done.view.manifest.sections[OWNER].items == ()
