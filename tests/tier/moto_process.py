@@ -11,7 +11,6 @@ probe refused it.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import threading
 from http.client import HTTPConnection
@@ -22,7 +21,7 @@ import pytest
 from penstock.testing.slowness import patient
 
 ROOT = Path(__file__).resolve().parents[2]
-INSTALLED = ROOT / ".tools" / "moto" / "bin" / "moto_server"
+INSTALLED = ROOT / ".tools" / "moto" / "bin" / "python"
 START_S = 120.0
 SERVE = """
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -35,21 +34,20 @@ server.serve_forever()
 """
 
 
-def moto_binary() -> str:
-    """Returns moto's program, which shows where its environment is. Skips the test without it."""
-    found = os.environ.get("PENSTOCK_MOTO_SERVER") or shutil.which("moto_server")
+def moto_python() -> str:
+    """Returns a Python that has moto. Skips the test if there is none."""
+    found = os.environ.get("PENSTOCK_MOTO_PYTHON")
     if found is None and INSTALLED.exists():
         found = str(INSTALLED)
     if found is None:
-        pytest.skip("moto_server is not installed: `make tools` installs it")
+        pytest.skip("moto is not installed: `make tools` installs it")
     return found
 
 
 class MotoServer:
     def __init__(self) -> None:
-        python = Path(moto_binary()).with_name("python")
         self.process = subprocess.Popen(
-            [str(python), "-c", SERVE],
+            [moto_python(), "-c", SERVE],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

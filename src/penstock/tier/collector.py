@@ -95,8 +95,8 @@ def collect(
         if info.key in needed or not _is_out_of_reach(info.key, view):
             continue
         first_ms = sightings.get(info.key, now_ms)
-        is_old = info.modified_ms <= now_ms - settings.orphan_age_ms
-        if is_old and now_ms - first_ms >= settings.sighting_interval_ms > 0:
+        is_second = info.key in sightings and now_ms - first_ms >= settings.sighting_interval_ms
+        if is_second and info.modified_ms <= now_ms - settings.orphan_age_ms:
             yield from delete(info.key)
             deleted.append(info.key)
         else:
