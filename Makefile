@@ -55,6 +55,9 @@ tools: $(STAMP)
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
 	  || echo "chromium is not here and could not be installed: the console's browser tests are skipped"
+	@test -x .tools/moto/bin/moto_server || { $(PYTHON) -m venv .tools/moto \
+	  && .tools/moto/bin/python -m pip install -q --disable-pip-version-check -r tests/tier/moto-requirements.txt; } \
+	  || echo "moto could not be installed: the tests of object stores run without it"
 	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rabbitmq-server >/dev/null; } \
 	  || echo "rabbitmq-server is not here and could not be installed: the comparison of Celery on both is skipped"

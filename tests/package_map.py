@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "penstock"
 PAGE = ROOT / "docs" / "PACKAGES.md"
 LAYERS: Mapping[str, tuple[str, ...]] = {
     "applications": ("celery", "cli", "console", "spark", "testing"),
-    "shells": ("broker", "client", "net", "storage", "stores", "runtime"),
+    "shells": ("broker", "client", "net", "storage", "stores", "tier", "runtime"),
     "pure": (
         *(
             "partition",
