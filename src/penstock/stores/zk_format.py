@@ -40,7 +40,7 @@ connection, and the rest of a commit's request takes less than the difference.""
 COMPRESSED_FROM: Final = 64 << 10
 """Entries of this size are compressed, which takes a thread."""
 PART_BYTES: Final = 512 << 10
-ID_BYTES: Final = 16
+ID_BYTES: Final = 20
 
 _PLAIN: Final = b"\0"
 _ZLIB: Final = b"\1"

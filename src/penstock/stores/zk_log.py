@@ -60,8 +60,10 @@ from penstock.stores.zk_session import Lost, Rejected, ZooKeeperSession
 LOOK_EVERY_S: Final = 1.0
 _READ_AT_ONCE: Final = 50
 _LOOKS_MAX: Final = 20
-_CONFLICTS_WITHOUT_PAUSE: Final = 2
-_CONFLICT_PAUSE_S: Final = 0.02
+_PREFIX_BYTES: Final = 4
+_RIVALRY_S: Final = 1.0
+_COURTESY_S: Final = 0.1
+"""How long a handle lets others go first, at most."""
 _log = logging.getLogger(__name__)
 
 Operation = Callable[[TransactionRequest, Callable[[str], str]], None]
@@ -109,6 +111,13 @@ class ZooKeeperLog:
         self._turn = asyncio.Lock()
         self._refreshing = asyncio.Lock()
         self._rounds_begun = 0
+        self._prefix = random.bytes(_PREFIX_BYTES)
+        """How the ids of this handle's entries begin."""
+        self._is_last = False
+        """Whether this handle made the last commit."""
+        self._rival_at = float("-inf")
+        """When a commit of another handle was last seen."""
+        self._commit_s = 0.0
         self._news = asyncio.Event()
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -165,14 +174,25 @@ class ZooKeeperLog:
         except TimeoutError:
             raise self._session.unreachable(None) from None
         try:
+            await self._let_others_go_first()
             return await self._append(decide, deadline_s)
         finally:
             self._turn.release()
 
+    async def _let_others_go_first(self) -> None:
+        """Waits a little if this handle made the last commit and another one wants to commit too.
+
+        A handle whose commit failed must read first, and would always be slower than the one whose
+        commit succeeded."""
+        if self._is_last and self._clock.monotonic() - self._rival_at < _RIVALRY_S:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(2 * self._commit_s, _COURTESY_S)):
+                    await self.change()
+
     async def _append(self, decide: Decide, deadline_s: float) -> Committed:
-        entry_id = self._random.bytes(ID_BYTES)
+        entry_id = self._prefix + self._random.bytes(ID_BYTES - _PREFIX_BYTES)
         lost_at: int | None = None
-        conflicts = 0
+        failures = 0
         is_fresh = False
         try:
             while True:
@@ -193,8 +213,8 @@ class ZooKeeperLog:
                     return await self._attempt(plan, entry_id, head, version, deadline_s)
                 except Lost as error:
                     lost_at = head.revision + 1 if plan.changes else None
-                    conflicts += 1
-                    await self._session.pause(conflicts)
+                    failures += 1
+                    await self._session.pause(failures)
                     if self._clock.monotonic() >= deadline_s:
                         raise self._session.unreachable(error) from error
                     is_fresh = False
@@ -205,9 +225,8 @@ class ZooKeeperLog:
                             return done
                         lost_at = None
                     self._require_conflict(rejected, len(plan.operations))
-                    conflicts += 1
-                    await self._after_conflict(conflicts, deadline_s)
-                    is_fresh = True
+                    await self._after_conflict(deadline_s)
+                    is_fresh = False
         except StoreError as error:
             if lost_at is None or isinstance(error, OutcomeUnknown):
                 raise
@@ -258,11 +277,14 @@ class ZooKeeperLog:
             transaction.set_data(path(HEAD), after.encode(), version)
             transaction.create(path(log_path(after.revision)), data)
 
+        began_at = self._clock.monotonic()
         results = await self._session.transact(build, deadline_s)
+        self._commit_s = self._clock.monotonic() - began_at
         async with self._applying:
             if self.replica.revision == head.revision:
                 entry = LogEntry(entry_id, tuple(plan.changes), len(data))
                 self.replica.apply(after.revision, entry)
+            self._is_last = self.replica.revision == after.revision
             if self.version == version:
                 self.head, self.version = after, results[len(plan.operations)].version
         self.wake()
@@ -291,15 +313,16 @@ class ZooKeeperLog:
             "members is running"
         )
 
-    async def _after_conflict(self, conflicts: int, deadline_s: float) -> None:
+    async def _after_conflict(self, deadline_s: float) -> None:
         if self._clock.monotonic() >= deadline_s:
             raise StoreBusy(
                 f"other brokers changed {self._session.address} all the time, and nothing was "
                 "changed: try again"
             )
-        if conflicts > _CONFLICTS_WITHOUT_PAUSE:
-            await self._clock.sleep(_CONFLICT_PAUSE_S * self._random.uniform())
-        await self.refresh(deadline_s)
+        # ZooKeeper answers a refused transaction in order too. So the member that answered has what
+        # made the commit fail, and no write is needed to find it there.
+        answer = await self._session.repeat(self._ask_for_head(), deadline_s)
+        await self._follow_to(*self._head_of(answer), deadline_s)
 
     async def _refresh(self, deadline_s: float) -> None:
         for _ in range(_LOOKS_MAX):
@@ -346,7 +369,13 @@ class ZooKeeperLog:
                 entry = await self._executor.run(partial(decode_entry, data, where))
             else:
                 entry = decode_entry(data, where)
+            if revision > self.replica.revision and not self._is_own(entry):
+                self._is_last = False
+                self._rival_at = self._clock.monotonic()
             self.replica.apply(revision, entry)
+
+    def _is_own(self, entry: LogEntry) -> bool:
+        return entry.id.startswith(self._prefix)
 
     async def _load(self, head: Head, deadline_s: float) -> None:
         """Begins again with the snapshot."""

@@ -49,8 +49,8 @@ _PAUSE_MAX_S: Final = 0.5
 _STOP_S: Final = 0.5
 _log = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
-# At a finer level it logs requests, and so the password.
-_kazoo_log.setLevel(logging.INFO)
+# It logs every attempt to connect, and at the finest level every request, and so the password.
+_kazoo_log.setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,8 +356,11 @@ class ZooKeeperSession:
             return
         if state == KazooState.CONNECTED:
             self._connected.set()
+            _log.info("connected to %s", self.address)
         else:
             self._connected.clear()
+            if not self.closing.is_set():
+                _log.warning("the connection to %s was lost: connecting again", self.address)
 
     async def _discard(self) -> None:
         client, handler = self._client, self._handler

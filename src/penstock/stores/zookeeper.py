@@ -25,7 +25,7 @@ A handle needs no session of ZooKeeper in particular: when one expires, it conti
 
 A call that raised did nothing, unless it raised `OutcomeUnknown`, which only `commit` does, and
 only if ZooKeeper does not answer again in time. A lease ends its time to live after its last
-renewal, counted by the other handles while ZooKeeper answers them, and a second later at most.
+renewal, counted by the other handles while ZooKeeper answers them, and two seconds later at most.
 Somebody has to look: while no handle is open, no lease ends.
 """
 
@@ -58,6 +58,7 @@ from penstock.stores.errors import (
     RevisionNotKept,
     StoreError,
     StoreFull,
+    StoreUnreachable,
 )
 from penstock.stores.zk_address import ZooKeeperAddress
 from penstock.stores.zk_format import (
@@ -228,7 +229,10 @@ class ZooKeeperStore:
         self._forget(lease)
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
-        await self._refresh()
+        while True:
+            with suppress(StoreUnreachable):
+                await self._refresh()
+                break
         replica = self._log.replica
         next_revision = max(from_revision, 1)
         first_kept = max(self._log.head.first, replica.first_kept)
@@ -250,22 +254,22 @@ class ZooKeeperStore:
     async def advance(self, revision: int) -> None:
         """Raises the revision of an empty store, so that all later ones are higher."""
         deadline_s = self._session.deadline()
-        with self._call():
-            await self._log.refresh(deadline_s)
+        while True:
+            await self._refresh()
             head, version = self._log.head, self._log.version
             if revision <= head.revision:
                 return
+            if self._log.replica.range(""):
+                raise ValueError("only an empty store can be advanced")
             after = replace(
                 Head(), revision=revision, first=revision + 1, snapshot_revision=revision
             )
-            if self._log.replica.entries():
-                raise ValueError("only an empty store can be advanced")
-
-            def ask(client: KazooClient) -> Any:
-                return client.set_async(self._session.path(HEAD), after.encode(), version)
-
-            await self._session.once(ask, deadline_s)
-            await self._log.refresh(deadline_s)
+            with self._call():
+                try:
+                    await self._session.transact(_set_head(after, version), deadline_s)
+                except Lost:
+                    if self._clock.monotonic() >= deadline_s:
+                        raise
 
     async def close(self) -> None:
         """Finishes the calls in progress. Watches and later calls raise `StoreClosed`."""
@@ -452,3 +456,7 @@ def _replace_pulse(pulse: Pulse) -> Operation:
         transaction.create(path(pulse_path(pulse.next())), b"")
 
     return build
+
+
+def _set_head(head: Head, version: int) -> Operation:
+    return lambda transaction, path: transaction.set_data(path(HEAD), head.encode(), version)
