@@ -30,7 +30,7 @@ Keep FROM until the cluster runs, and then remove it: two clusters would share o
 \b
 Examples:
   penstock store copy penstock-data/metadata.db zk://zk1,zk2,zk3/prod
-  penstock store copy 'etcd://e1,e2,e3/prod?user=penstock&password_file=pw' zk://zk1,zk2,zk3/prod
+  penstock store copy etcd://e1,e2,e3/prod zk://zk1,zk2,zk3/prod
 """
 _THREADS: Final = 4
 _WAIT_S: Final = 60.0

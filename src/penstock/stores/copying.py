@@ -57,6 +57,10 @@ async def copy_store(
     Waits up to `lease_wait_s` for leases of the source to end: those of killed brokers do."""
     entries, revision = await _stopped(source, clock, lease_wait_s, progress)
     await _require_empty(target)
+    # A store that can do that at once must still be empty.
+    advance: Any = getattr(target, "advance", None)
+    if advance is not None:
+        await advance(revision)
     await _commit(target, [Compare(MARK, 0)], [Put(MARK, b"in progress")])
     await _raise_revision(target, revision, progress)
     values = {
@@ -130,10 +134,6 @@ async def _require_empty(target: MetadataStore) -> None:
 async def _raise_revision(target: MetadataStore, revision: int, progress: Progress) -> None:
     """Makes the revision of the target at least that of the source."""
     _, reached = await target.range(MARK)
-    advance: Any = getattr(target, "advance", None)
-    if advance is not None:
-        await advance(revision)
-        return
     start = reached
     while reached < revision:
         number = min(_AT_ONCE, revision - reached)
