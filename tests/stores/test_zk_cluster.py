@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from penstock.ports import Put, WatchEvent
-from penstock.stores.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from penstock.stores.errors import OutcomeUnknown, RevisionNotKept, StoreError, StoreUnavailable
+from penstock.stores.zk_address import ZooKeeperAddress
 from penstock.stores.zk_session import ZooKeeperConfig
 from penstock.stores.zookeeper import ZooKeeperStore
 from penstock.testing.slowness import patient
@@ -267,6 +268,38 @@ async def retried(store: ZooKeeperStore, key: str, value: bytes) -> int:
                 return await put(store, key, value)
             except StoreUnavailable:
                 continue
+
+
+def test_a_watch_that_missed_pruned_changes_is_refused(zookeeper: ZooKeeperEnsemble) -> None:
+    """Changes that it has not seen are replaced by a snapshot while its member is down, so it must
+    not continue. A watch that has seen them is not affected, and both handles have the same."""
+    away, present = zookeeper.members[0], zookeeper.members[1]
+
+    async def main() -> None:
+        lone = await open_store(ZooKeeperAddress((away.endpoint,), "/pruned"))
+        store = await open_store(ZooKeeperAddress((present.endpoint,), "/pruned"))
+        first = await put(store, "/a", b"1")
+        behind = lone.watch("/", first)
+        assert [event.revision for event in await anext(behind)] == [first]
+        current = store.watch("/", first + 1)
+        away.kill()
+        for value in (b"2", b"3"):
+            await retried(store, "/a", value)
+        async with asyncio.timeout(LIMIT_S):
+            assert (await anext(current))[0].value == b"2"
+            await store.snapshots.make(revisions_kept=0)
+            away.start(zookeeper.members, zookeeper.settings)
+            with pytest.raises(RevisionNotKept) as caught:
+                await anext(behind)
+            assert caught.value.from_revision == first + 1
+            assert await lone.range("/") == await store.range("/")
+            last = await retried(lone, "/a", b"4")
+            while (await anext(current))[-1].revision < last:
+                continue
+        await lone.close()
+        await store.close()
+
+    asyncio.run(main())
 
 
 def test_a_lease_ends_while_its_holder_is_frozen(zookeeper: ZooKeeperEnsemble) -> None:

@@ -26,25 +26,34 @@ from penstock.stores.zookeeper import ZooKeeperStore
 from .store_bench import StoreBench
 
 START_TIMEOUT_S = 150.0
-CLASS_PATH = "/usr/share/java/zookeeper.jar"
+JARS = Path("/usr/share/java")
+ZOOKEEPER_JAR = JARS / "zookeeper.jar"
 PATIENT = ZooKeeperConfig(request_timeout_s=60.0, attempt_timeout_s=10.0, session_timeout_s=20.0)
 """For calls that must succeed however busy the machine is."""
 _THREADS = Threads(4)
 
 
 def require_zookeeper() -> None:
-    if shutil.which("java") is None or not Path(CLASS_PATH).exists():
+    if shutil.which("java") is None or not ZOOKEEPER_JAR.exists():
         pytest.skip("ZooKeeper is not installed: `make tools` as root installs Debian's zookeeper")
 
 
 class ZooKeeperServer:
     """One member: a process, its ports and its data."""
 
-    def __init__(self, number: int, directory: Path) -> None:
+    def __init__(
+        self,
+        number: int,
+        directory: Path,
+        host: str = "127.0.0.1",
+        command_prefix: Sequence[str] = (),
+    ) -> None:
         self.number = number
         self.directory = directory / f"m{number}"
+        self.host = host
+        self.command_prefix = tuple(command_prefix)
         self.client_port, self.peer_port, self.election_port = _free_ports(3)
-        self.endpoint = f"127.0.0.1:{self.client_port}"
+        self.endpoint = f"{host}:{self.client_port}"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, members: Sequence[ZooKeeperServer], settings: Sequence[str] = ()) -> None:
@@ -55,7 +64,7 @@ class ZooKeeperServer:
         lines = [
             f"dataDir={data}",
             f"clientPort={self.client_port}",
-            "clientPortAddress=127.0.0.1",
+            f"clientPortAddress={self.host}",
             "tickTime=500",
             "initLimit=40",
             "syncLimit=10",
@@ -78,8 +87,10 @@ class ZooKeeperServer:
         with open(self.directory / "log", "ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *self.command_prefix,
                     *("java", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-                    *("-Dzookeeper.forceSync=no", "-cp", CLASS_PATH),
+                    *("-Dzookeeper.forceSync=no", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
+                    *("-cp", _class_path()),
                     *("org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)),
                 ],
                 stdout=log,
@@ -89,7 +100,7 @@ class ZooKeeperServer:
     def says(self) -> str:
         """Returns the answer to ZooKeeper's command `srvr`; empty if there is none."""
         try:
-            address = ("127.0.0.1", self.client_port)
+            address = (self.host, self.client_port)
             with socket.create_connection(address, timeout=5.0) as connection:
                 connection.sendall(b"srvr")
                 answer = b""
@@ -246,6 +257,12 @@ class ZooKeeperBench(StoreBench):
 
     def close(self) -> None:
         self._open.clear()
+
+
+def _class_path() -> str:
+    """Returns what Debian's zookeeper needs: its own manifest lacks what TLS and logs take."""
+    jars = [ZOOKEEPER_JAR, JARS / "slf4j-simple.jar", *sorted(JARS.glob("netty-*.jar"))]
+    return ":".join(map(str, jars))
 
 
 def _free_ports(count: int) -> list[int]:
