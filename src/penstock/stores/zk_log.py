@@ -199,8 +199,11 @@ class ZooKeeperLog:
                 if lost_at is not None or not (is_fresh or self._session.is_trusted):
                     await self.refresh(deadline_s)
                     is_fresh = True
-                if lost_at is not None and (done := self._settled(entry_id, lost_at)):
-                    return done
+                if lost_at is not None:
+                    if done := self._settled(entry_id, lost_at):
+                        return done
+                    if self.replica.revision >= lost_at:
+                        lost_at = None
                 plan, head, version = await self._decided(decide, deadline_s)
                 if isinstance(plan, Committed):
                     if is_fresh:
@@ -234,10 +237,10 @@ class ZooKeeperLog:
 
     def _require_conflict(self, rejected: Rejected, operations: int) -> None:
         """Raises an error unless the commit failed because another handle was faster."""
+        if not isinstance(rejected.error, BadVersionError | NodeExistsError | NoNodeError):
+            raise self._session.translated(rejected.error) from rejected.error
         if rejected.position < operations:
             raise OperationRejected(rejected.position) from rejected.error
-        if not isinstance(rejected.error, BadVersionError | NodeExistsError):
-            raise self._session.translated(rejected.error) from rejected.error
 
     async def _decided(
         self, decide: Decide, deadline_s: float

@@ -58,6 +58,7 @@ from penstock.stores.errors import (
     RevisionNotKept,
     StoreError,
     StoreFull,
+    StoreUnavailable,
     StoreUnreachable,
 )
 from penstock.stores.zk_address import ZooKeeperAddress
@@ -146,6 +147,8 @@ class ZooKeeperStore:
             asyncio.create_task(log.follow()),
             asyncio.create_task(store._watch_leases()),
         ]
+        for task in store._tasks:
+            task.add_done_callback(store._on_end)
         return store
 
     async def get(self, key: str) -> KeyValue | None:
@@ -280,6 +283,15 @@ class ZooKeeperStore:
             await asyncio.wait(tasks)
         await self._session.close()
         self._log.wake()
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        """Called when a task in the background has ended, which only `close` should cause."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.failure = StoreUnavailable(
+                f"the handle of {self._session.address} failed ({error!r}): restart this broker, "
+                "and report the error"
+            )
+            self._log.wake()
 
     async def _refresh(self) -> None:
         with self._call():
