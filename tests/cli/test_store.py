@@ -1,4 +1,4 @@
-"""Tests `penstock store copy`. `stores/test_copying.py` has the copies between all kinds."""
+"""Tests `penstock store copy`. `test_store_copying.py` has the copies between all kinds."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 
 from penstock.ports import Compare, Put
 from penstock.runtime import SystemClock, SystemRandom, Threads
-from penstock.stores import opening
+from penstock.stores import opening, zk_log
 from penstock.stores.errors import (
     LeaseNotFound,
     OutcomeUnknown,
@@ -278,6 +278,24 @@ def test_a_commit_beyond_zookeepers_limit_is_refused(zookeeper: ZooKeeperEnsembl
         assert [entry.value for entry in entries] == [largest, b"text " * 1_000_000]
         await store.close()
         await other.close()
+
+    asyncio.run(main())
+
+
+def test_the_last_version_of_the_head_is_a_limit(
+    zookeeper: ZooKeeperEnsemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper counts to two billion. Reads and leases continue."""
+
+    async def main() -> None:
+        store = await open_store(zookeeper.address("/versions"))
+        await put(store, "/a", b"1")
+        monkeypatch.setattr(zk_log, "VERSION_MAX", 1)
+        with pytest.raises(StoreUnavailable, match="penstock store copy"):
+            await put(store, "/a", b"2")
+        assert await keys_of(store) == ["/a"]
+        assert await store.keep_alive(await store.grant_lease(600.0))
+        await store.close()
 
     asyncio.run(main())
 

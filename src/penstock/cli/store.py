@@ -12,10 +12,10 @@ import typer
 
 from penstock.cli.options import Json
 from penstock.cli.output import CommandFailed, count, emit, emit_json
+from penstock.cli.store_copying import Copied, CopyRefused, copy_store
 from penstock.metadata.stored_fields import MetadataInvalid
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.stores import opening
-from penstock.stores.copying import Copied, CopyRefused, copy_store
 from penstock.stores.errors import StoreError
 
 _COPY_HELP = """Copy the metadata of a stopped cluster to another store.

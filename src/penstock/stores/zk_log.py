@@ -58,6 +58,8 @@ from penstock.stores.zk_replica import Replica
 from penstock.stores.zk_session import Lost, Rejected, ZooKeeperSession
 
 LOOK_EVERY_S: Final = 1.0
+VERSION_MAX: Final = 2**31 - 1_000
+"""ZooKeeper counts the changes of a znode in 31 bits. A version of -1 would mean any version."""
 _READ_AT_ONCE: Final = 50
 _LOOKS_MAX: Final = 20
 _PREFIX_BYTES: Final = 4
@@ -264,6 +266,12 @@ class ZooKeeperLog:
 
             await self._session.transact(only_operations, deadline_s)
             return Committed(succeeded=True, revision=head.revision)
+        if version >= VERSION_MAX:
+            raise StoreUnavailable(
+                f"{self._session.address} has no number left for another change of its head, and "
+                "nothing was changed: stop all brokers and copy the cluster to another namespace "
+                "(penstock store copy)"
+            )
         data = encode_entry(entry_id, plan.changes)
         if len(data) >= COMPRESSED_FROM:
             data = await self._executor.run(partial(compress, data))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.store_copying import MARK, Copied, CopyRefused, copy_store
 from penstock.metadata.keys import (
     BROKERS_PREFIX,
     CLUSTER_KEY,
@@ -22,11 +23,9 @@ from penstock.metadata.relocation import self_contained
 from penstock.ports import Delete, MetadataStore
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.stores import opening
-from penstock.stores.copying import MARK, Copied, CopyRefused, copy_store
-
-from .etcd_server import EtcdCluster
-from .store_bench import put
-from .zk_server import ZooKeeperEnsemble
+from stores.etcd_server import EtcdCluster
+from stores.store_bench import put
+from stores.zk_server import ZooKeeperEnsemble
 
 TOPICS = 120
 LIMIT_S = 150.0
