@@ -1,8 +1,8 @@
 """A cluster of broker processes that can be stopped, killed, frozen and restarted one by one.
 
 Each broker is `penstock broker --config` with its own port and data directory. The brokers share a
-SQLite file or a real etcd. Leaders and in-sync replicas are read from a running broker over a new
-connection, so no client library's cache is involved.
+SQLite file, a real etcd or a real ZooKeeper. Leaders and in-sync replicas are read from a running
+broker over a new connection, so no client library's cache is involved.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from penstock.testing.ask import ask
 from penstock.testing.slowness import patient
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 from stores.etcd_server import EtcdCluster
+from stores.zk_server import ZooKeeperEnsemble
 
 READY_S = 150.0
 STOP_S = 150.0
@@ -159,7 +160,7 @@ class BrokerProcesses:
         store: str = "sqlite",
         settings: Mapping[str, object] | None = None,
         *,
-        etcd_address: str = "",
+        store_address: str = "",
         hosts: Sequence[str] = (),
         broker_keys: Mapping[str, str] | None = None,
     ) -> None:
@@ -168,10 +169,12 @@ class BrokerProcesses:
         self.kind = store
         self.settings = {**SETTINGS, **(settings or {})}
         self.broker_keys = dict(broker_keys or {})
-        self.etcd: EtcdCluster | None = None
-        self.store = etcd_address or str(directory / "metadata.db")
-        if store == "etcd" and not etcd_address:
-            self.etcd = EtcdCluster(1, ETCD_OPTIONS)
+        self.store_server: EtcdCluster | ZooKeeperEnsemble | None = None
+        self.store = store_address or str(directory / "metadata.db")
+        if store == "etcd" and not store_address:
+            self.store_server = EtcdCluster(1, ETCD_OPTIONS)
+        elif store == "zk" and not store_address:
+            self.store_server = ZooKeeperEnsemble(1)
         self.nodes: dict[int, Node] = {}
         if hosts:
             self._addresses = [f"{host}:9092" for host in hosts]
@@ -189,9 +192,9 @@ class BrokerProcesses:
 
     def start(self) -> str:
         """Starts all brokers. Returns the bootstrap addresses."""
-        if self.etcd is not None:
-            self.etcd.start()
-            self.store = str(self.etcd.address("/chaos"))
+        if self.store_server is not None:
+            self.store_server.start()
+            self.store = str(self.store_server.address("/chaos"))
         for node in self.nodes.values():
             self.write_config(node)
             node.launch()
@@ -227,9 +230,9 @@ class BrokerProcesses:
         """Kills every process, whatever state it is in."""
         for node in self.nodes.values():
             node.kill()
-        if self.etcd is not None:
-            self.etcd.close()
-            self.etcd = None
+        if self.store_server is not None:
+            self.store_server.close()
+            self.store_server = None
 
     # -- the state that the cluster reports --------------------------------------------------------
 

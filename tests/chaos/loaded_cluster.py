@@ -162,20 +162,20 @@ def rolling_restart(loaded: LoadedCluster) -> None:
 
 def store_outage(loaded: LoadedCluster, seconds: float) -> None:
     """Makes the store unresponsive: no session can be renewed, and no change can be made."""
-    etcd = loaded.fleet.etcd
-    if etcd is None:
+    server = loaded.fleet.store_server
+    if server is None:
         with contextlib.closing(sqlite3.connect(loaded.fleet.store, isolation_level=None)) as held:
             held.execute("PRAGMA busy_timeout = 30000")
             held.execute("BEGIN IMMEDIATE")
             pause(seconds)
             held.execute("ROLLBACK")
         return
-    for member in etcd.members:
+    for member in server.members:
         member.freeze()
     try:
         pause(seconds)
     finally:
-        for member in etcd.members:
+        for member in server.members:
             member.thaw()
 
 

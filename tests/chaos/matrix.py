@@ -49,7 +49,7 @@ from .loaded_cluster import (
     with_loaded,
 )
 
-STORES = ("sqlite", "etcd")
+STORES = ("sqlite", "etcd", "zk")
 HARD_BOUNCES, CLEAN_BOUNCES = 5, 2
 MOVE_ROUNDS = 6
 BRIEF_FREEZE_S = 2.0

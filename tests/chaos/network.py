@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from stores.zk_server import ZooKeeperServer
+
 from .broker_processes import BrokerProcesses, Node, pause, wait_for
 from .loaded_cluster import PROGRESS_S, SYNC_S, LoadedCluster, close_loaded, open_loaded
 from .workload import TOPIC
@@ -147,6 +149,28 @@ def etcd_at(wires: Wires, directory: Path) -> Iterator[str]:
         process.wait()
 
 
+@contextmanager
+def zookeeper_at(wires: Wires, directory: Path) -> Iterator[str]:
+    """Runs a ZooKeeper in the store's namespace, and yields its address."""
+    server = ZooKeeperServer(1, directory, wires.host(STORE), wires.inside(STORE))
+    try:
+        server.start([server])
+        wait_for("ZooKeeper serves", lambda: bool(server.mode), 60)
+        yield f"zk://{server.endpoint}/chaos"
+    finally:
+        server.kill()
+
+
+@contextmanager
+def store_at(wires: Wires, directory: Path, store: str) -> Iterator[str]:
+    """Runs the server of a store, and yields its address; an empty one for SQLite."""
+    if store == "sqlite":
+        yield ""
+        return
+    with (etcd_at if store == "etcd" else zookeeper_at)(wires, directory) as address:
+        yield address
+
+
 class Cutter:
     """The faults that cut connections."""
 
@@ -225,14 +249,14 @@ WITH_STORE = ("leader_from_store", "controller_from_store", "leader_from_everybo
 CUTS = ("follower_from_leader", "leader_mute_to_follower", "leader_from_all_brokers", *WITH_STORE)
 
 
-def fleet_on(wires: Wires, directory: Path, etcd_address: str) -> BrokerProcesses:
+def fleet_on(wires: Wires, directory: Path, store: str, address: str) -> BrokerProcesses:
     hosts = [wires.host(number) for number in range(3)]
     fleet = BrokerProcesses(
         directory,
         3,
-        "etcd" if etcd_address else "sqlite",
+        store,
         {"replica.lag.time.max.ms": LAG_MAX_MS},
-        etcd_address=etcd_address,
+        store_address=address,
         hosts=hosts,
     )
     for node in fleet.nodes.values():
@@ -247,8 +271,8 @@ def on_wires(directory: Path, store: str) -> Iterator[tuple[BrokerProcesses, Wir
         wires = Wires([0, 1, 2, STORE])
         stack.callback(wires.close)
         wires.open()
-        address = stack.enter_context(etcd_at(wires, directory)) if store == "etcd" else ""
-        fleet = fleet_on(wires, directory / "brokers", address)
+        address = stack.enter_context(store_at(wires, directory, store))
+        fleet = fleet_on(wires, directory / "brokers", store, address)
         stack.callback(fleet.close)
         yield fleet, wires
 
@@ -289,10 +313,10 @@ def run_apart(module: str, *arguments: str, timeout_s: float = 600) -> list[str]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--store", choices=("sqlite", "etcd"), default="etcd")
+    parser.add_argument("--store", choices=("sqlite", "etcd", "zk"), default="etcd")
     parser.add_argument("--cut", choices=CUTS, action="append", help="only these")
     options = parser.parse_args()
-    cuts = options.cut or [c for c in CUTS if options.store == "etcd" or c not in WITH_STORE]
+    cuts = options.cut or [c for c in CUTS if options.store != "sqlite" or c not in WITH_STORE]
     with tempfile.TemporaryDirectory(prefix="penstock-network-") as directory:
         complaints = run(
             Path(directory),

@@ -107,7 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--store", choices=("sqlite", "etcd"), default="sqlite")
+    parser.add_argument("--store", choices=("sqlite", "etcd", "zk"), default="sqlite")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-moves-") as directory:
         verdict = run(

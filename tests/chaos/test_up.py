@@ -16,6 +16,7 @@ import pytest
 
 from compat.cluster import PENSTOCK, SETTINGS, Cluster
 from stores.etcd_server import EtcdCluster
+from stores.zk_server import ZooKeeperEnsemble
 
 from .broker_processes import ETCD_OPTIONS, wait_for
 from .workload import TOPIC, Workload, create_topic
@@ -23,7 +24,7 @@ from .workload import TOPIC, Workload, create_topic
 PATIENCE_S = 150
 
 
-@pytest.fixture(params=["sqlite", "etcd"])
+@pytest.fixture(params=["sqlite", "etcd", "zk"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
         settings = {**SETTINGS, "offsets.topic.num.partitions": "3"}
@@ -34,6 +35,11 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
             stack.callback(etcd.close)
             etcd.start()
             settings["store"] = str(etcd.address("/up"))
+        if request.param == "zk":
+            ensemble = ZooKeeperEnsemble(1)
+            stack.callback(ensemble.close)
+            ensemble.start()
+            settings["store"] = str(ensemble.address("/up"))
         made = Cluster(tmp_path / "data", 3, settings)
         stack.callback(made.kill)
         made.start()

@@ -54,7 +54,8 @@ def delay_load(module: ModuleType) -> None:
 
 def delay_watch(module: ModuleType) -> None:
     """Delivers metadata changes late, even to the broker that made them."""
-    store = module.SqliteStore if hasattr(module, "SqliteStore") else module.EtcdStore
+    names = ("SqliteStore", "EtcdStore", "ZooKeeperStore")
+    store = next(getattr(module, name) for name in names if hasattr(module, name))
     watch: Callable[..., AsyncGenerator[Sequence[Any], None]] = store.watch
 
     async def late(
@@ -84,6 +85,7 @@ DELAYS: dict[str, Callable[[ModuleType], None]] = {
     "penstock.broker.coordinators.shard_shell": delay_load,
     "penstock.stores.sqlite": delay_watch,
     "penstock.stores.etcd": delay_watch,
+    "penstock.stores.zookeeper": delay_watch,
     "penstock.storage.disk": delay_fsync,
 }
 

@@ -32,6 +32,7 @@ from penstock.security.listeners import (
     SecurityProtocol,
     parse_listeners,
 )
+from penstock.stores import zk_address
 from penstock.stores.etcd_address import EtcdAddress, is_etcd, parse_address
 
 
@@ -82,8 +83,9 @@ class BrokerConfig:
     data_dir: str = _key("penstock-data/broker-0", "The directory of the logs.")
     store: str = _key(
         "",
-        "The metadata store: a SQLite file if all brokers run on one machine (empty: one "
-        "in data_dir), or etcd://HOST:2379,HOST:2379/NAMESPACE?ca=FILE&user=NAME&password_file=FILE.",
+        "The metadata store: a SQLite file if all brokers run on one machine (empty: one in "
+        "data_dir), or etcd://HOST:2379,HOST:2379/NAMESPACE?ca=FILE&user=NAME&password_file=FILE, "
+        "or zk://HOST:2181,HOST:2181/NAMESPACE with the same options.",
     )
     rack: str = _key(
         "", "The rack or zone of this broker, to spread replicas and read from near ones."
@@ -176,16 +178,21 @@ class BrokerConfig:
             raise ConfigError(str(error)) from error
 
     def _check_store(self) -> None:
-        if not is_etcd(self.store):
+        is_zookeeper = zk_address.is_zookeeper(self.store)
+        if not is_etcd(self.store) and not is_zookeeper:
             if "://" in self.store:
                 # Only the beginning: the rest may contain a password.
                 scheme = self.store.partition("://")[0]
                 raise ConfigError(
-                    f"store begins with {scheme + '://'!r}: write a path, or etcd://HOST:PORT"
+                    f"store begins with {scheme + '://'!r}: write a path, etcd://HOST:PORT or "
+                    "zk://HOST:PORT"
                 )
             return
         try:
-            parse_address(self.store)
+            if is_zookeeper:
+                zk_address.parse_address(self.store)
+            else:
+                parse_address(self.store)
         except ValueError as error:
             raise ConfigError(f"store: {error}") from error
 
@@ -267,7 +274,7 @@ class BrokerConfig:
 
     @property
     def store_path(self) -> str:
-        """The path of the SQLite file. Not used if the store is etcd."""
+        """The path of the SQLite file, or the address of the store."""
         return self.store or f"{self.data_dir}/metadata.db"
 
     @property

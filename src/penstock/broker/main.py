@@ -28,7 +28,7 @@ from penstock.runtime import SystemClock, SystemRandom, Threads, system_boot_id
 from penstock.storage.disk import OsDisk
 from penstock.storage.errors import StorageError
 from penstock.storage.key_providers import key_provider
-from penstock.stores.sqlite import SqliteStore
+from penstock.stores import opening
 
 _STORE_THREADS: Final = 4
 _log = logging.getLogger(__name__)
@@ -163,16 +163,10 @@ async def open_store(
     config: BrokerConfig, clock: Clock, random: Random, executor: Executor
 ) -> MetadataStore:
     """Opens the metadata store that the configuration names."""
-    address = config.etcd
-    if address is None:
-        return await SqliteStore.open(config.store_path, executor, clock)
     try:
-        from penstock.stores.etcd import EtcdStore  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise ConfigError(
-            f"store: {address} needs the etcd extra: pip install 'penstock[etcd]'"
-        ) from error
-    return await EtcdStore.open(address, clock, random)
+        return await opening.open_store(config.store_path, clock, random, executor)
+    except opening.ExtraMissing as error:
+        raise ConfigError(f"store: {error}") from error
 
 
 @contextmanager

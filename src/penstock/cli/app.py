@@ -41,6 +41,7 @@ COMMANDS: Final = {
     "role": "penstock.cli.role",
     "access": "penstock.cli.access",
     "audit": "penstock.cli.audit",
+    "store": "penstock.cli.store",
     "pipeline": "penstock.cli.pipeline",
     "bench": "penstock.cli.bench",
     "sim": "penstock.cli.sim",

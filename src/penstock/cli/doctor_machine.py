@@ -41,6 +41,7 @@ _OPTIONAL: Final[tuple[tuple[str, tuple[int, ...], str, str], ...]] = (
     # Distribution, least version, extra, purpose: as in pyproject.toml.
     ("pyspark", (4, 3), "spark", "pipelines on Spark"),
     ("aetcd", (1, 0), "etcd", "brokers on several machines"),
+    ("kazoo", (2, 10), "zookeeper", "brokers on several machines"),
     ("fastavro", (1, 9), "avro", "Avro"),
     ("opentelemetry-api", (1, 27), "otel", "tracing"),
 )
