@@ -226,9 +226,10 @@ class Broker:
             replication_factor=1,
             configs=[CreateTopicsRequest.Config(*pair) for pair in (configs or {}).items()],
         )
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=int(_ASK_S * 1000))
+        limit_s = patient(_ASK_S)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=int(limit_s * 1000))
         answer = ask(
-            self.bootstrap, request, CreateTopicsResponse, _CREATE_TOPICS_VERSION, _ASK_S
+            self.bootstrap, request, CreateTopicsResponse, _CREATE_TOPICS_VERSION, limit_s
         ).topics[0]
         if answer.error_code != ErrorCode.NONE:
             raise BrokerFailed(
@@ -286,7 +287,11 @@ class Broker:
         while code != ErrorCode.NONE and self._clock.monotonic() < end:
             request = FindCoordinatorRequest(key="penstock-testing")
             answer = ask(
-                self.bootstrap, request, FindCoordinatorResponse, _FIND_COORDINATOR_VERSION, _ASK_S
+                self.bootstrap,
+                request,
+                FindCoordinatorResponse,
+                _FIND_COORDINATOR_VERSION,
+                patient(_ASK_S),
             )
             code = ErrorCode(answer.error_code)
 

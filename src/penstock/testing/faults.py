@@ -25,6 +25,7 @@ from penstock.testing.ports import free_port
 from penstock.testing.proxy import HOST, BrokerAddress, Proxy
 from penstock.testing.refusals import can_fail
 from penstock.testing.script import Fault, Rule, Script, Verdict, api_of, error_of
+from penstock.testing.slowness import patient
 from penstock.wire.api import ApiKey
 from penstock.wire.codec import RequestHeader
 
@@ -216,7 +217,7 @@ class Faults:
 
         self._thread = threading.Thread(target=work, daemon=True, name="penstock-faults")
         self._thread.start()
-        if not ready.wait(_CALL_S) or self._failure is not None:
+        if not ready.wait(patient(_CALL_S)) or self._failure is not None:
             raise OSError("the proxy could not listen") from self._failure
         return self.bootstrap
 
@@ -226,7 +227,7 @@ class Faults:
             return
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop)
-        self._thread.join(_CALL_S)
+        self._thread.join(patient(_CALL_S))
         self._thread = self._loop = None
         if self._failure is not None:
             raise RuntimeError("the proxy failed before it was closed") from self._failure
@@ -247,7 +248,8 @@ class Faults:
     def _call(self, work: Callable[[Proxy], Coroutine[Any, Any, T]]) -> T:
         if self._loop is None or self._proxy is None:
             raise RuntimeError("the proxy is not running: call start(), or use it in a `with`")
-        return asyncio.run_coroutine_threadsafe(work(self._proxy), self._loop).result(_CALL_S)
+        called = asyncio.run_coroutine_threadsafe(work(self._proxy), self._loop)
+        return called.result(patient(_CALL_S))
 
 
 def _address(text: str) -> BrokerAddress:
