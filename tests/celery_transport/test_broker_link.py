@@ -9,6 +9,8 @@ import pytest
 
 from celery_transport.test_message_format import NOW_MS, message
 from penstock.celery.broker_link import BrokerLink
+from penstock.celery.message_format import MESSAGE, decode
+from penstock.celery.queue_arguments import QueueArguments
 from penstock.celery.settings import Settings, read_settings
 from penstock.celery.topics import Abilities
 
@@ -56,6 +58,56 @@ def test_a_priority_becomes_a_level_only_if_the_topic_has_them(
     urgent["properties"]["priority"] = 9
     link_with(monkeypatch, Abilities(False, levels)).put("celery", urgent)
     assert [each["priority"] for each in puts.puts] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("timed", "expiration", "queue_ttl_ms", "eta", "expected"),
+    [
+        (True, "2500", None, None, 2.5),
+        (True, "2500", 1000, None, 1.0),
+        (True, "500", 1000, None, 0.5),
+        (True, None, 1000, None, 1.0),
+        (True, None, 0, None, 0.001),
+        (True, "2500", None, LATER, 2.5),
+        (True, "soon", None, None, None),
+        (True, None, None, None, None),
+        (False, "2500", 1000, None, None),
+    ],
+)
+def test_an_expiration_becomes_a_time_to_live(
+    puts: RecordedPuts,
+    monkeypatch: pytest.MonkeyPatch,
+    timed: bool,
+    expiration: str | None,
+    queue_ttl_ms: int | None,
+    eta: str | None,
+    expected: float | None,
+) -> None:
+    """It begins when the task is due. Of two limits the smaller counts, as with RabbitMQ."""
+    monkeypatch.setattr("penstock.celery.topics.Topics.ensure_queue", lambda *_: None)
+    link = link_with(monkeypatch, Abilities(timed, 0))
+    link.declare_queue("celery", QueueArguments(ttl_ms=queue_ttl_ms))
+    put = message(eta=eta)
+    if expiration is not None:
+        put["properties"]["expiration"] = expiration
+    link.put("celery", put)
+    assert [each["ttl"] for each in puts.puts] == [expected]
+
+
+def test_a_message_that_is_put_again_keeps_the_time_when_it_expires(
+    puts: RecordedPuts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = link_with(monkeypatch, Abilities(timed=True, levels=0))
+    first = message()
+    first["properties"]["expiration"] = "2500"
+    link.put("celery", first)
+    stored = puts.puts[0]
+    again = decode(stored["value"], dict(stored["headers"])[MESSAGE], "1", redelivered=True)
+    monkeypatch.setattr("penstock.runtime.SystemClock.wall_ms", lambda _: NOW_MS + 2000)
+    link.put("celery", again)
+    monkeypatch.setattr("penstock.runtime.SystemClock.wall_ms", lambda _: NOW_MS + 9000)
+    link.put("celery", again)
+    assert [each["ttl"] for each in puts.puts] == [2.5, 0.5, 0.001]
 
 
 def given(**parts: Any) -> Settings:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from penstock import Admin
+from penstock.celery.queue_arguments import QueueArguments
 from penstock.celery.settings import Settings
 from penstock.celery.topics import Abilities, Topics
 from penstock.client.errors import BrokerError, TopicNotFound
@@ -38,9 +39,34 @@ def test_a_new_queue_has_due_times_and_levels(
     topic = broker.new_name("made")
     with Admin(broker.bootstrap) as admin:
         topics = Topics(admin, Settings((broker.bootstrap,), topic_configs=configs), SystemClock())
-        topics.ensure_queue(topic, max_priority)
+        topics.ensure_queue(topic, QueueArguments(max_priority))
         assert topics.abilities(topic) == expected
         assert len(admin.describe_topic(topic).partitions) == partitions
+
+
+def test_a_new_queue_has_the_greatest_length_that_it_was_declared_with(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.new_name("short")
+    with Admin(broker.bootstrap) as admin:
+        topics = Topics(admin, Settings((broker.bootstrap,)), SystemClock())
+        topics.ensure_queue(topic, QueueArguments(length_max=3))
+        entries = admin.describe_configs(topic=topic)
+        assert entries["penstock.queue.length.max"].value == "3"
+        assert entries["penstock.queue.length.policy"].value == "drop-oldest"
+        assert caplog.text == ""
+        for _ in range(2):
+            Topics(admin, Settings((broker.bootstrap,)), SystemClock()).ensure_queue(
+                topic, QueueArguments(length_max=5, length_policy="refuse")
+            )
+    assert f"penstock topic alter {topic} --config penstock.queue.length.max=5" in caplog.text
+
+
+def test_arguments_without_effect_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    topics, _ = topics_on_kafka({})
+    for _ in range(2):
+        topics.ensure_queue("jobs", QueueArguments(ignored=("x-expires",)))
+    assert caplog.text.count("have no effect: x-expires") == 1
 
 
 class KafkaAdmin:
@@ -69,13 +95,13 @@ def test_brokers_without_these_settings_create_a_plain_topic(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     topics, admin = topics_on_kafka({"retention.ms": "60000"})
-    topics.ensure_queue("jobs", 9)
+    topics.ensure_queue("jobs", QueueArguments(9))
     assert admin.created == {"jobs": (-1, {"retention.ms": "60000"})}
-    assert "without due times and priorities" in caplog.text
+    assert "without due times, priorities and limits" in caplog.text
 
 
 def test_a_setting_of_the_user_that_is_wrong_stays_an_error() -> None:
     topics, admin = topics_on_kafka({"retention.ms": "bad"})
     with pytest.raises(BrokerError, match="retention"):
-        topics.ensure_queue("jobs", None)
+        topics.ensure_queue("jobs", QueueArguments())
     assert admin.created == {}

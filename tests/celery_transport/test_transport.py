@@ -207,6 +207,45 @@ def test_a_queue_has_a_size_and_can_be_purged(connection: Connection, name: str)
     wait_until(lambda: queue.queue_declare(passive=True).message_count == 0, "the queue is empty")
 
 
+def test_an_expired_message_is_not_delivered(connection: Connection, name: str) -> None:
+    """Both kinds: the time of a message, and that of its queue."""
+    queue = Queue(name, message_ttl=0.001)(connection.default_channel)
+    queue.declare()
+    publish(connection, "expired with its queue", routing_key=name)
+    with Connection(connection.as_uri()) as other:  # It has not declared the queue.
+        publish(other, "expired", routing_key=name, expiration=0.001)
+        publish(other, "in time", routing_key=name, expiration=3600)
+        publish(other, "forever", routing_key=name)
+    receiver = Receiver(connection, shared(name))
+    assert receiver.drain(2) == ["in time", "forever"]
+    for each in receiver.messages:
+        each.ack()
+    wait_until(lambda: queue.queue_declare(passive=True).message_count == 0, "the queue is empty")
+
+
+def test_a_queue_with_a_greatest_length_drops_its_oldest_messages(
+    connection: Connection, name: str
+) -> None:
+    queue = Queue(name, max_length=2)(connection.default_channel)
+    queue.declare()
+    receiver = Receiver(connection, queue)
+    publish(connection, 0, routing_key=name)
+    assert receiver.drain(1) == [0]  # The leader counts a queue from the first fetch on.
+    receiver.messages.pop().ack()
+    receiver.consumer.cancel()
+    receiver.channel.close()
+    for number in range(1, 6):
+        publish(connection, number, routing_key=name)
+    assert Receiver(connection, queue).drain(2) == [4, 5]
+
+
+def test_a_queue_with_a_bad_argument_is_refused(connection: Connection, name: str) -> None:
+    queue = Queue(name, queue_arguments={"x-message-ttl": -1})(connection.default_channel)
+    with pytest.raises(ChannelError, match="x-message-ttl is -1") as caught:
+        queue.declare()
+    assert caught.value.reply_code == 406
+
+
 def test_a_deleted_queue_does_not_exist(connection: Connection, name: str) -> None:
     queue = shared(name)(connection.default_channel)
     queue.declare()

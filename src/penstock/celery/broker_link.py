@@ -9,7 +9,15 @@ from functools import cached_property
 from typing import Any, Final
 
 from penstock.celery.binding_log import BindingLog
-from penstock.celery.message_format import delay_s, encode, priority_level
+from penstock.celery.message_format import (
+    PRIORITY_MAX,
+    delay_s,
+    encode,
+    expires_ms,
+    priority_level,
+    with_expiry,
+)
+from penstock.celery.queue_arguments import QueueArguments
 from penstock.celery.settings import Settings
 from penstock.celery.task_queues import new_queue
 from penstock.celery.topics import Topics
@@ -26,6 +34,8 @@ from penstock.client.environment import default_environment
 from penstock.client.errors import TopicNotFound
 
 DIRECT: Final = "direct"
+_PLAIN: Final = QueueArguments()
+_TTL_MIN_S: Final = 0.001
 
 
 class BrokerLink:
@@ -37,7 +47,7 @@ class BrokerLink:
         self.transients = TransientQueues(settings)
         self.admin = Admin(list(settings.servers), **settings.client)
         self.topics = Topics(self.admin, settings, self.clock)
-        self._highest: dict[str, int] = {}
+        self._arguments: dict[str, QueueArguments] = {}
         self._puts: dict[str, Queue[bytes]] = {}
         self._lock = threading.Lock()
         self._open = ExitStack()
@@ -67,10 +77,10 @@ class BrokerLink:
 
     # -- declaring ------------------------------------------------------------------------------
 
-    def declare_queue(self, name: str, max_priority: int | None) -> None:
-        self.topics.ensure_queue(self.settings.names.queue_topic(name), max_priority)
-        if max_priority:
-            self._highest[name] = max_priority
+    def declare_queue(self, name: str, arguments: QueueArguments = _PLAIN) -> None:
+        self.topics.ensure_queue(self.settings.names.queue_topic(name), arguments)
+        if arguments != _PLAIN:
+            self._arguments[name] = arguments
 
     def declare_transient(self, name: str) -> None:
         """Declares a queue of this client. The default exchange delivers to it, until it is bound
@@ -109,19 +119,21 @@ class BrokerLink:
         if self.transients.find(name) is not None or not self.topics.exists(topic):
             self.put_log("", DIRECT, name, message)
             return
-        value, headers = encode(message)
-        can = self.topics.abilities(topic)
-        delay = delay_s(message, self.clock.wall_ms()) if can.timed else None
+        arguments = self._arguments.get(name, _PLAIN)
+        can, now_ms = self.topics.abilities(topic), self.clock.wall_ms()
+        delay = delay_s(message, now_ms) if can.timed else None
+        at_ms = expires_ms(message, arguments.ttl_ms, delay, now_ms) if can.timed else None
+        ttl = None
+        if at_ms is not None:
+            message = with_expiry(message, at_ms)
+            ttl = max(_TTL_MIN_S, (at_ms - now_ms) / 1000 - (delay or 0.0))
         level = None
         if can.levels > 1:
-            highest = self._highest.get(name)
-            level = (
-                priority_level(message, can.levels)
-                if highest is None
-                else priority_level(message, can.levels, highest)
-            )
+            highest = arguments.max_priority or PRIORITY_MAX
+            level = priority_level(message, can.levels, highest)
+        value, headers = encode(message)
         try:
-            self._putter(topic).put(value, headers=headers, delay=delay, priority=level)
+            self._putter(topic).put(value, headers=headers, delay=delay, ttl=ttl, priority=level)
         except TopicNotFound:
             self.topics.forget(topic)
             raise
@@ -164,5 +176,6 @@ class BrokerLink:
         topic = self.settings.names.queue_topic(name)
         with self._lock:
             self._puts.pop(topic, None)
+        self._arguments.pop(name, None)
         self.bindings.remove_queue(name)
         self.topics.delete(topic)

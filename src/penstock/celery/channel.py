@@ -21,6 +21,7 @@ from penstock.celery.binding_table import Binding, log_of
 from penstock.celery.broker_link import DIRECT, BrokerLink
 from penstock.celery.message_format import Message
 from penstock.celery.qos import QoS
+from penstock.celery.queue_arguments import BadArgument, read_arguments
 from penstock.celery.sources import Delivered, Getter, Source, TaskSource, TransientSource
 from penstock.client.queue_options import PREFETCH_MAX
 
@@ -74,7 +75,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         if auto_delete or exclusive or not queue:
             self._link.declare_transient(name)
         else:
-            self._link.declare_queue(name, (arguments or {}).get("x-max-priority"))
+            try:
+                self._link.declare_queue(name, read_arguments(arguments))
+            except BadArgument as error:
+                text = f"PRECONDITION_FAILED - queue {name!r}: {error}"
+                raise ChannelError(text, (50, 10), "queue_declare", 406) from error
         return queue_declare_ok_t(name, 0, 0)
 
     def prepare_queue_arguments(self, arguments: Mapping[str, Any], **options: Any) -> Any:
@@ -176,7 +181,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu has no types
         if uses_log:
             self._link.put_log(exchange, self._kind(exchange), routing_key, message)
         elif not queues and self.deadletter_queue:
-            self._link.declare_queue(self.deadletter_queue, None)
+            self._link.declare_queue(self.deadletter_queue)
             self._link.put(self.deadletter_queue, message)
 
     def _put(self, queue: str, message: Message, **_: Any) -> None:

@@ -7,6 +7,7 @@ Everything else is JSON in one header. Records of exchanges have their routing k
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from penstock.client.model import Headers
 
 MESSAGE: Final = "celery-message"
 ROUTING_KEY: Final = "celery-routing-key"
+EXPIRES_MS: Final = "penstock_expires_ms"
+"""A property of our own: when the message expires."""
 PRIORITY_MAX: Final = 9
 """The highest priority in kombu, unless the queue has `x-max-priority`."""
 
@@ -80,6 +83,30 @@ def delay_s(message: Mapping[str, Any], now_ms: int) -> float | None:
     aware = eta if eta.tzinfo is not None else eta.replace(tzinfo=UTC)
     left_s = aware.timestamp() - now_ms / 1000
     return left_s if left_s > 0 else None
+
+
+def expires_ms(
+    message: Mapping[str, Any], queue_ttl_ms: int | None, delay: float | None, now_ms: int
+) -> int | None:
+    """Returns when the message expires, in milliseconds since 1970; None if it does not.
+
+    That is after its property `expiration`, or after the queue's `x-message-ttl` if this is less,
+    both in milliseconds, and counted from the time when the message is due. A message that is put
+    a second time keeps its time.
+    """
+    properties = message.get("properties") or {}
+    kept = properties.get(EXPIRES_MS)
+    if isinstance(kept, int):
+        return kept
+    limits = [] if queue_ttl_ms is None else [queue_ttl_ms]
+    with suppress(KeyError, TypeError, ValueError):
+        limits.append(max(0, int(properties["expiration"])))
+    return now_ms + round((delay or 0.0) * 1000) + min(limits) if limits else None
+
+
+def with_expiry(message: Mapping[str, Any], at_ms: int) -> Message:
+    """Returns a copy of a message that remembers when it expires."""
+    return {**message, "properties": {**message["properties"], EXPIRES_MS: at_ms}}
 
 
 def priority_level(message: Mapping[str, Any], levels: int, highest: int = PRIORITY_MAX) -> int:

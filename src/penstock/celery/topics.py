@@ -6,15 +6,15 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from penstock.celery.queue_arguments import LENGTH_MAX, LENGTH_POLICY, QueueArguments
 from penstock.celery.settings import LOG_PARTITIONS, LOG_RETENTION_MS, Settings
 from penstock.client.blocking.admin import Admin
 from penstock.client.errors import BrokerError, TopicNotFound
-from penstock.client.queues.job_headers import PRIORITY_LEVELS, TIMED, priority_levels
+from penstock.client.queues.job_headers import TIMED, priority_levels
 from penstock.ports import Clock
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
-_LEVELS_MAX: Final = 8
 _FRESH_S: Final = 30.0
 _log: Final = logging.getLogger("penstock.celery")
 
@@ -36,6 +36,7 @@ class Topics:
         self._settings = settings
         self._clock = clock
         self._known: set[str] = set()
+        self._declared: set[str] = set()
         self._abilities: dict[str, tuple[float, Abilities]] = {}
 
     def exists(self, topic: str) -> bool:
@@ -50,13 +51,15 @@ class Topics:
         self._known.add(topic)
         return True
 
-    def ensure_queue(self, topic: str, max_priority: int | None) -> None:
+    def ensure_queue(self, topic: str, arguments: QueueArguments) -> None:
         """Creates the topic of a queue, with due times. With a highest priority, the topic gets
-        levels, too. Brokers that do not have these settings create a plain topic."""
+        levels, too, and with a greatest length, this limit. Brokers that do not have these
+        settings create a plain topic."""
         given = self._settings.topic_configs
-        configs = {TIMED: "true", **given}
-        if max_priority and max_priority > 0:
-            configs.setdefault(PRIORITY_LEVELS, str(min(max_priority + 1, _LEVELS_MAX)))
+        configs = {TIMED: "true", **arguments.topic_configs(), **given}
+        if topic not in self._declared:
+            self._declared.add(topic)
+            self._warn(topic, arguments, configs)
         levels = priority_levels(configs)
         partitions = self._settings.partitions
         try:
@@ -65,7 +68,29 @@ class Topics:
             if error.code != ErrorCode.INVALID_CONFIG:
                 raise
             self._ensure(topic, partitions, given)
-            _log.warning("topic %s was created without due times and priorities: %s", topic, error)
+            _log.warning(
+                "topic %s was created without due times, priorities and limits: %s", topic, error
+            )
+
+    def _warn(self, topic: str, arguments: QueueArguments, configs: Mapping[str, str]) -> None:
+        """Says once what of a declaration has no effect."""
+        if arguments.ignored:
+            names = ", ".join(arguments.ignored)
+            _log.warning("topic %s: these arguments of the queue have no effect: %s", topic, names)
+        if arguments.length_max is None or not self.exists(topic):
+            return
+        wanted = {name: configs[name] for name in (LENGTH_MAX, LENGTH_POLICY)}
+        entries = self._admin.describe_configs(topic=topic)
+        found = {name: entries[name].value for name in wanted if name in entries}
+        if found != wanted:
+            settings = " ".join(f"--config {name}={value}" for name, value in wanted.items())
+            _log.warning(
+                "topic %s exists with other limits than the queue was declared with; to change it: "
+                "penstock topic alter %s %s",
+                topic,
+                topic,
+                settings,
+            )
 
     def ensure_log(self, topic: str, *, is_keyed: bool) -> None:
         """Creates the log of an exchange. Only with routing keys it has several partitions."""
