@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from pathlib import Path
 
@@ -15,14 +14,8 @@ from penstock import aio
 from penstock.errors import ClientError
 from penstock.testing.slowness import patient
 
-pytestmark = [
-    # A killed broker does not begin the requests that it has just read.
-    pytest.mark.filterwarnings("ignore:coroutine '_serve' was never awaited"),
-    pytest.mark.skipif(
-        not os.environ.get("PENSTOCK_LONG"),
-        reason="share groups are a preview, and their failover may take long: set PENSTOCK_LONG=1",
-    ),
-]
+# A killed broker does not begin the requests that it has just read.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine '_serve' was never awaited")
 
 JOBS = 60
 DELAY_S = 3.0
