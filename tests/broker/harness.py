@@ -48,6 +48,11 @@ R = TypeVar("R", bound=Response)
 Scenario = Callable[["BrokerHarness"], Awaitable[None]]
 
 TIMEOUT_S = 100.0
+SESSION_S = 60.0
+"""Long, because a broker whose lease may be over refuses clients: it would begin to do so when a
+busy machine stops this process for a while.
+"""
+LAG_S = 300.0
 NOW_MS = 1_700_000_000_000
 
 
@@ -197,6 +202,13 @@ class BrokerHarness:
         return answer.base_offset
 
 
+def soon(milliseconds: float) -> int:
+    """Returns a delay that is longer than the pauses of a busy machine, and much shorter than a
+    request waits.
+    """
+    return int(min(20_000.0, patient(milliseconds)))
+
+
 def internal_replicas(brokers: int) -> dict[str, str]:
     """Returns settings with which groups and transactions work in clusters of fewer than three
     brokers.
@@ -208,6 +220,14 @@ def internal_replicas(brokers: int) -> dict[str, str]:
         "audit.topic.replication.factor": factor,
         "share.coordinator.state.topic.replication.factor": factor,
     }
+
+
+def _settings(brokers: int) -> dict[str, str]:
+    settings = internal_replicas(brokers)
+    if brokers > 1:
+        # There are no real followers: they would leave the ISR while a busy machine runs the test.
+        settings["replica.lag.time.max.ms"] = str(round(patient(LAG_S) * 1000))
+    return settings
 
 
 @asynccontextmanager
@@ -232,11 +252,12 @@ async def open_harness(
         for broker_id in range(brokers):
             config = replace(
                 base or BrokerConfig(),
+                session_timeout_s=patient(SESSION_S),
                 broker_id=broker_id,
                 port=9092 + broker_id,
                 data_dir=f"/broker-{broker_id}",
                 rack=f"rack-{broker_id}",
-                kafka=tuple({**internal_replicas(brokers), **(kafka or {})}.items()),
+                kafka=tuple({**_settings(brokers), **(kafka or {})}.items()),
             )
             disk = SimDisk(Random(broker_id), Random(broker_id))
             life = _running(config, disk, directory, threads, slicing or Slicing(), keys)

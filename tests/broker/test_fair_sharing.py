@@ -77,7 +77,7 @@ class Running:
 
     def _scrape(self) -> str:
         url = metrics_url(self._data)
-        with urllib.request.urlopen(f"{url}/metrics", timeout=120) as found:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=patient(120)) as found:
             text: str = found.read().decode()
             return text
 

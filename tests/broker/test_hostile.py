@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from penstock.testing.slowness import patient
+
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_MIB_MAX = 500
 """75 connections that read nothing have asked for 50 MB each, forty times, and 75 have announced
@@ -23,7 +25,7 @@ def test_hostile_connections_cost_little_memory_and_the_good_client_is_served() 
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=patient(300),
         check=False,
     )
     assert done.returncode == 0, done.stderr

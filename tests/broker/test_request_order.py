@@ -54,6 +54,8 @@ from penstock.wire.messages.base import Request, Response
 from .three_brokers import NOW_MS, ThreeBrokers, three_brokers
 
 TRIES = 12
+LIMIT_MS = round(patient(100) * 1000)
+"""The time limit of requests. No test waits for its end."""
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
 TOPIC_CONFIG = 2
 
@@ -105,7 +107,7 @@ class Lane:
         """Returns a request for a topic of one partition that this broker leads."""
         assigned = CreateTopicsRequest.Assignment(0, self.replicas)
         topic = CreateTopicsRequest.Topic(name, -1, -1, [assigned])
-        return CreateTopicsRequest([topic], 10_000), 7, CreateTopicsResponse
+        return CreateTopicsRequest([topic], LIMIT_MS), 7, CreateTopicsResponse
 
     async def create(self, name: str) -> None:
         (made,) = await self.line.send(self.creation(name))
@@ -144,7 +146,7 @@ def produce(topic: str, acks: int = -1, version: int = 9) -> Sent:
     batch = bytes(build_batch([Record(0, NOW_MS, b"k", b"v")]))
     part = ProduceRequest.Partition(0, batch)
     topics = [ProduceRequest.Topic(topic, partition_data=[part])]
-    return ProduceRequest(None, acks, 10_000, topics), version, ProduceResponse
+    return ProduceRequest(None, acks, LIMIT_MS, topics), version, ProduceResponse
 
 
 def list_offsets(topic: str, timestamp: int) -> Sent:
@@ -205,7 +207,7 @@ async def delete_records_then_list_offsets(lane: Lane) -> None:
     await lane.line.send(*(produce("t") for _ in range(TRIES)))
     for number in range(TRIES):
         part = DeleteRecordsRequest.Partition(0, number + 1)
-        request = DeleteRecordsRequest([DeleteRecordsRequest.Topic("t", [part])], 10_000)
+        request = DeleteRecordsRequest([DeleteRecordsRequest.Topic("t", [part])], LIMIT_MS)
         made, found = await lane.line.send(
             (request, 2, DeleteRecordsResponse), list_offsets("t", -2)
         )
@@ -268,7 +270,7 @@ async def create_topics_then_produce(lane: Lane) -> None:
 async def delete_topics_then_metadata(lane: Lane) -> None:
     for number in range(TRIES):
         name = f"t{number}"
-        deletion = DeleteTopicsRequest(topic_names=[name], timeout_ms=10_000)
+        deletion = DeleteTopicsRequest(topic_names=[name], timeout_ms=LIMIT_MS)
         made, deleted, found = await lane.line.send(
             lane.creation(name), (deletion, 4, DeleteTopicsResponse), metadata(name)
         )
@@ -331,7 +333,7 @@ def test_a_request_waits_behind_a_long_poll(tmp_path: Path) -> None:
     async def case(lane: Lane) -> None:
         await lane.create("t")
         other = await line_to(lane.cluster, lane.broker_id)
-        poll = fetch("t", 0, max_wait_ms=60_000)
+        poll = fetch("t", 0, max_wait_ms=LIMIT_MS)
         async with asyncio.TaskGroup() as tasks:
             both = tasks.create_task(lane.line.send(poll, lane.creation("behind")))
             await asyncio.sleep(0)

@@ -243,7 +243,7 @@ class ThreeBrokers:
         ]
         asked = CreateTopicsRequest.Topic(name, partitions, replicas, configs=texts)
         created = await self.running[0].ask(
-            CreateTopicsRequest([asked], 10_000), 7, CreateTopicsResponse
+            CreateTopicsRequest([asked], round(patient(SOON_S) * 1000)), 7, CreateTopicsResponse
         )
         assert created.topics[0].error_code == 0, created.topics[0].error_message
         await self.until(lambda: all(self._is_known(name, index) for index in range(partitions)))

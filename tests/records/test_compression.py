@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from penstock.records.batch import Codec, CorruptBatch
 from penstock.records.compression import DecompressedTooLarge, compress, decompress
+from penstock.testing.slowness import patient
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
@@ -284,10 +285,10 @@ def test_decompression_bombs_are_refused_early(codec: Codec, build: Callable[[],
     bomb = build()
     Path("/proc/self/clear_refs").write_text("5", "ascii")  # resets the peak
     memory = peak_rss_bytes()
-    started = time.process_time()
+    started = time.thread_time()
     with pytest.raises(CorruptBatch):
         decompress(codec, bomb, MIB)
-    assert time.process_time() - started < 0.5
+    assert time.thread_time() - started < patient(0.5)
     assert peak_rss_bytes() - memory < 16 * MIB
 
 

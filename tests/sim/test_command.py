@@ -6,13 +6,15 @@ import json
 import subprocess
 import sys
 
+from penstock.testing.slowness import patient
+
 
 def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "penstock.cli.main", "sim", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(150),
         check=False,
     )
 

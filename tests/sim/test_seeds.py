@@ -12,6 +12,7 @@ import pytest
 
 from penstock.sim.main import main, parser
 from penstock.sim.seeds import Task, replay_command, run_task
+from penstock.testing.slowness import patient
 
 SMOKE_VIRTUAL_S = 6.0
 
@@ -23,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=patient(300),
         check=False,
     )
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from penstock.sim.worker_pool import worker_pool
+from penstock.testing.slowness import patient
 
 PARENT = """
 import os, time
@@ -30,7 +31,7 @@ def test_workers_end_when_their_parent_is_killed() -> None:
         for _ in range(2):
             assert parent.stdout.readline() == "working\n"
         parent.kill()
-        rest, _ = parent.communicate(timeout=120)
+        rest, _ = parent.communicate(timeout=patient(120))
     assert rest == ""
 
 

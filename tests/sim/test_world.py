@@ -20,6 +20,7 @@ from penstock.sim.node import BrokerNode
 from penstock.sim.world import Unexpected, World, run_world
 from penstock.sim.world_config import WorldConfig
 from penstock.stores.errors import StoreUnreachable
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
 TOPIC = "t"
@@ -366,7 +367,7 @@ def test_a_seed_gives_the_same_run_in_another_process() -> None:
             env={**os.environ, "PYTHONHASHSEED": "0"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patient(120),
             check=False,
         )
         assert done.returncode == 0, done.stderr

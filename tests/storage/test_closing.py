@@ -10,6 +10,7 @@ from typing import TypeVar
 from penstock.storage.closing import close_logs
 from penstock.storage.config import LogConfig
 from penstock.storage.directory import DirectoryConfig, LogDirectory
+from penstock.testing.slowness import patient
 
 from .log_bench import NOW_MS, LogBench, append
 
@@ -44,7 +45,7 @@ def filled(bench: LogBench, logs: int) -> LogDirectory:
 
 def close(made: LogDirectory, together: int) -> list[str]:
     async def run() -> list[str]:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(patient(120)):
             return await close_logs(made, Counting(together), together)
 
     return asyncio.run(run())

@@ -407,7 +407,9 @@ def run(file: File, steps: list[tuple[str, int, bytes]]) -> list[tuple[int, byte
 
 
 @settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=STEPS)
 def test_both_disks_show_the_same_bytes(

@@ -15,6 +15,7 @@ from penstock.storage.creation import create_log
 from penstock.storage.errors import LogOffline
 from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
+from penstock.testing.slowness import patient
 
 from .flush_waits import FlushWaits
 from .log_bench import NOW_MS, LogBench, append, new_bench
@@ -92,7 +93,7 @@ class Bench:
         running.cancel()
         self.executor.let_all_go = True
         await self.release_all()
-        await asyncio.wait([running], timeout=5)
+        await asyncio.wait([running], timeout=patient(30))
         assert running.done(), "the flusher does not stop"
 
 
@@ -225,7 +226,7 @@ def test_a_flush_without_a_free_descriptor_is_retried() -> None:
         await good
         assert not waiter.done()
         bench.executor.let_all_go = True
-        await asyncio.wait_for(waiter, 30)
+        await asyncio.wait_for(waiter, patient(30))
         assert bench.log.recovery_point == 1
         assert bench.flusher.retried == 2
 
@@ -243,7 +244,7 @@ def test_a_flush_without_waiters_is_retried_too() -> None:
         bench.bench.sim.fail_next("open", EMFILE, path_contains="t-0/")
         bench.executor.let_all_go = True
         bench.flusher.request(bench.log)
-        await asyncio.wait_for(flushed.wait(), 30)
+        await asyncio.wait_for(flushed.wait(), patient(30))
         assert bench.log.recovery_point == 1
 
     run_case(case)
@@ -259,7 +260,7 @@ def test_a_checkpoint_without_a_free_descriptor_is_retried() -> None:
         append(bench.log)
         bench.bench.sim.fail_next("open", EMFILE, path_contains="checkpoint")
         bench.executor.let_all_go = True
-        await asyncio.wait_for(waiting_for(bench, 4), 30)
+        await asyncio.wait_for(waiting_for(bench, 4), patient(30))
         assert bench.log.failure is None
         assert (bench.log.recovery_point, bench.log.noted_point) == (4, 4)
         durable = bench.bench.sim.durable_files()
@@ -278,7 +279,7 @@ def test_a_flush_that_cannot_open_a_file_for_another_reason_is_retried_too() -> 
         bench.bench.sim.fail_next("open", EIO, path_contains="t-0/")
         waiter = waiting_for(bench, 1)
         bench.executor.let_all_go = True
-        await asyncio.wait_for(waiter, 30)
+        await asyncio.wait_for(waiter, patient(30))
         assert bench.flusher.retried == 1
         assert bench.log.failure is None
 

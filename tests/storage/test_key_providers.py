@@ -16,11 +16,13 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from penstock.runtime import SystemRandom
+from penstock.storage import key_command, vault_keys
 from penstock.storage.data_keys import KeyDropped, Keyring, KeyUnavailable
 from penstock.storage.key_command import KeyCommand
 from penstock.storage.key_file import KeyFile, KeySet, read_keys, write_keys
 from penstock.storage.key_providers import key_provider
 from penstock.storage.vault_keys import VaultKeys
+from penstock.testing.slowness import patient
 
 DATA_KEY = bytes(range(32))
 
@@ -121,6 +123,11 @@ print(base64.b64encode(bytes(byte ^ 0x5A for byte in data)).decode())
 
 
 class TestKeyCommand:
+    @pytest.fixture(autouse=True)
+    def time_to_start(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A busy machine starts the program late."""
+        monkeypatch.setattr(key_command, "TIMEOUT_S", patient(60.0))
+
     @pytest.fixture
     def provider(self, tmp_path: Path) -> KeyCommand:
         program = tmp_path / "keys"
@@ -224,6 +231,7 @@ class TestVaultKeys:
     @pytest.fixture(autouse=True)
     def token(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VAULT_TOKEN", "a-token")
+        monkeypatch.setattr(vault_keys, "TIMEOUT_S", patient(60.0))
 
     def test_a_data_key_comes_back_after_a_rotation_too(self, vault: TransitServer) -> None:
         provider = VaultKeys(vault.address)

@@ -46,7 +46,7 @@ def test_a_canceled_caller_waits_for_its_work() -> None:
             leave.wait(120)
 
         caller = asyncio.create_task(threads.run(work))
-        await asyncio.to_thread(began.wait, 10)
+        assert await asyncio.to_thread(began.wait, 120)
         caller.cancel()
         for _ in range(20):
             await asyncio.sleep(0)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock import Admin
+from penstock.testing.slowness import patient
 
 PROGRAM = (sys.executable, "-m", "penstock.cli.main")
 PATIENCE_S = 150
@@ -20,7 +21,7 @@ def write_config(folder: Path, store: str, broker_id: int = 0, session_timeout_s
     path = folder / "broker.toml"
     path.write_text(
         f'broker_id = {broker_id}\nport = 0\ndata_dir = "{folder / "data"}"\nstore = "{store}"\n'
-        f"session_timeout_s = {session_timeout_s}.0\n"
+        f"session_timeout_s = {patient(session_timeout_s)}\n"
     )
     return path
 
@@ -34,13 +35,14 @@ def broker(config: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     ) as process:
         assert process.stdout is not None
         try:
-            assert select.select([process.stdout], [], [], PATIENCE_S)[0], "it is not ready in time"
+            limit_s = patient(PATIENCE_S)
+            assert select.select([process.stdout], [], [], limit_s)[0], "it is not ready in time"
             line = process.stdout.readline()
             assert line.startswith("ready bootstrap="), (line, process.poll())
             yield line.strip().removeprefix("ready bootstrap="), process
         finally:
             process.terminate()
-            process.communicate(timeout=PATIENCE_S)
+            process.communicate(timeout=patient(PATIENCE_S))
 
 
 def topics_of(bootstrap: str) -> dict[str, int]:

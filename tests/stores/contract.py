@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from penstock.ports import Compare, Delete, KeyValue, MetadataStore, Put, WatchEvent
 from penstock.stores.errors import LeaseNotFound, RevisionNotKept, StoreClosed
-from penstock.testing.slowness import patient
 
 from .contract_entries import Commits, Entries
 from .store_bench import StoreBench, keys_of, put, revision_of, take
@@ -30,12 +29,12 @@ class Leases:
         """Another handle's watch reports it, all keys in one revision. Other keys stay."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            lease = await one.grant_lease(2.0)
+            lease = await one.grant_lease(2.0 * bench.second_s)
             await put(one, "/b", b"", lease)
             await put(one, "/a", b"", lease)
             revision = await put(one, "/c", b"")
             watching = asyncio.create_task(take(two, "/", revision + 1, 2))
-            await bench.advance(2.5)
+            await bench.advance(2.5 * bench.second_s)
             assert await watching == [
                 WatchEvent("/a", None, revision + 1),
                 WatchEvent("/b", None, revision + 1),
@@ -50,7 +49,7 @@ class Leases:
         lease belongs to the store and not to the handle that granted it."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            second = patient(1.0)
+            second = bench.second_s
             lease = await one.grant_lease(3.0 * second)
             await put(one, "/a", b"", lease)
             for store in (one, two, two):
@@ -67,8 +66,8 @@ class Leases:
         there was no watch."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            claim = await put(one, "/controller", b"1", await one.grant_lease(1.0))
-            await bench.advance(2.2)
+            claim = await put(one, "/controller", b"1", await one.grant_lease(bench.second_s))
+            await bench.advance(2.2 * bench.second_s)
             late = await one.commit([Compare("/controller", claim)], [Put("/topic", b"")])
             assert not late.succeeded
             assert await two.commit([Compare("/controller", 0)], [Put("/controller", b"2")])
@@ -126,8 +125,8 @@ class Leases:
         """The whole commit is refused."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
-            lease = await one.grant_lease(1.0)
-            await bench.advance(2.2)
+            lease = await one.grant_lease(bench.second_s)
+            await bench.advance(2.2 * bench.second_s)
             with pytest.raises(LeaseNotFound):
                 await two.commit((), [Put("/a", b""), Put("/b", b"", lease)])
             assert await keys_of(one) == []
@@ -319,6 +318,7 @@ class Model:
         suppress_health_check=[
             HealthCheck.function_scoped_fixture,
             HealthCheck.differing_executors,
+            HealthCheck.too_slow,
         ],
     )
     @given(steps=_STEPS)

@@ -12,13 +12,16 @@ from penstock.ports import Put
 from penstock.runtime import SystemClock, SystemRandom
 from penstock.stores.etcd import EtcdStore
 from penstock.stores.etcd_address import parse_address
+from penstock.stores.etcd_members import EtcdConfig
 from penstock.testing.slowness import patient
 
-LEASE_TTL_S = patient(4.0)
+LEASE_TTL_S = patient(6.0)
+CONFIG = EtcdConfig(request_timeout_s=120.0)
+"""The holder goes on while etcd elects a leader, however long that takes on a busy machine."""
 
 
 async def main(address: str) -> None:
-    store = await EtcdStore.open(parse_address(address), SystemClock(), SystemRandom())
+    store = await EtcdStore.open(parse_address(address), SystemClock(), SystemRandom(), CONFIG)
     lease = await store.grant_lease(LEASE_TTL_S)
     await store.commit((), [Put("/held", b"", lease)])
     while await store.keep_alive(lease):

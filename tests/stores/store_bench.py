@@ -14,6 +14,11 @@ TIMEOUT_S = 100.0
 
 
 class StoreBench(ABC):
+    second_s = 1.0
+    """The unit of the contract's times. It is longer if the store counts real time, so that a lease
+    does not end by itself while a busy machine makes the test wait.
+    """
+
     @abstractmethod
     async def open(self) -> MetadataStore:
         """Opens another handle on the same store."""

@@ -28,13 +28,13 @@ from .etcd_server import EtcdCluster, compact, open_store
 from .store_bench import keys_of, put, revision_of, take
 
 ROOT = Path(__file__).resolve().parents[2]
-SLACK_S = 4.0
+SLACK_S = 10.0
 LIMIT_S = 150.0
 
 
 def eager() -> EtcdConfig:
     """Gives up on members soon; later on a busy machine."""
-    return EtcdConfig(request_timeout_s=patient(4.0), attempt_timeout_s=patient(0.7), trust_s=0.5)
+    return EtcdConfig(request_timeout_s=patient(8.0), attempt_timeout_s=patient(1.5), trust_s=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ async def under_load(etcd: EtcdCluster, namespace: str) -> AsyncIterator[list[Wr
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(outcome, asyncio.CancelledError), outcome
         # A late commit of a canceled writer may come after a read, so write once more.
-        last = await put(await plain_store(etcd, namespace), "/last", b"")
+        last = await retried(await plain_store(etcd, namespace), "/last", b"")
         await history.reach(last)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
@@ -199,7 +199,7 @@ def test_a_frozen_member_is_replaced_by_another(etcd: EtcdCluster) -> None:
         config = eager()
         store = await open_store(etcd.address("/frozen"), config)
         other = await open_store(etcd.address("/frozen", first=1), config)
-        start = await put(store, "/a", b"1")
+        start = await retried(await plain_store(etcd, "/frozen"), "/a", b"1")
         watching = asyncio.create_task(take(store, "/", start + 1, 1))
         await store.get("/a")
         etcd.members[0].freeze()
@@ -227,7 +227,7 @@ def test_without_a_majority_calls_fail_in_time(etcd: EtcdCluster) -> None:
     async def main() -> None:
         config = eager()
         store = await open_store(etcd.address("/most"), config)
-        start = await put(store, "/a", b"1")
+        start = await retried(store, "/a", b"1")
         watching = asyncio.create_task(take(store, "/b", start + 1, 1))
         etcd.members[1].kill()
         await retried(store, "/a", b"2")
@@ -278,7 +278,7 @@ def test_a_watch_that_missed_compacted_changes_is_refused(etcd: EtcdCluster) -> 
     async def main() -> None:
         lone = await open_store(EtcdAddress((away.endpoint,), "/compact"))
         store = await open_store(EtcdAddress((present.endpoint,), "/compact"))
-        first = await put(store, "/a", b"1")
+        first = await retried(store, "/a", b"1")
         behind = lone.watch("/", first)
         assert [event.revision for event in await anext(behind)] == [first]
         current = store.watch("/", first + 1)

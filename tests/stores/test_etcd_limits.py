@@ -57,7 +57,7 @@ async def node(etcd: EtcdCluster, namespace: str, broker_id: int) -> AsyncIterat
     env: Any = SimpleNamespace(store=store, clock=SystemClock(), random=SystemRandom())
     view = ClusterView(store)
     commits = Commits(store, view)
-    membership = Membership(env, view, commits, broker_id, 60.0, 2.0)
+    membership = Membership(env, view, commits, broker_id, patient(60.0), 2.0)
     controller = ControllerRuntime(
         env, view, commits, membership, broker_id, lambda: BrokerConfigs({}), {}
     )

@@ -30,6 +30,8 @@ from .store_bench import put, revision_of, take
 PATIENCE_S = 150.0
 BRISK = EtcdConfig(request_timeout_s=3.0, attempt_timeout_s=1.2)
 """For connections that must fail."""
+TOKEN_S = 4
+"""Long enough for a busy machine to use a token that it has just got."""
 FAST = ["--heartbeat-interval=10", "--election-timeout=100", "--bcrypt-cost=4"]
 INVALID: Metadata = (*METADATA, ("token", "nonsense.1"))
 
@@ -49,8 +51,8 @@ def secured() -> Iterator[tuple[EtcdCluster, Users]]:
 
 @pytest.fixture
 def bare() -> Iterator[tuple[EtcdCluster, Users]]:
-    """An etcd of the test's own, whose tokens last for a second. It does not authenticate yet."""
-    cluster = EtcdCluster(1, [*FAST, "--auth-token-ttl=1"])
+    """An etcd of the test's own, whose tokens last for seconds. It does not authenticate yet."""
+    cluster = EtcdCluster(1, [*FAST, f"--auth-token-ttl={TOKEN_S}"])
     try:
         cluster.start()
         yield cluster, Users(cluster.members[0].endpoint)
@@ -86,7 +88,7 @@ async def until_expired(endpoint: str, metadata: Metadata) -> None:
     request = rpc.RangeRequest(key=f"{NAMESPACE}/".encode())
     async with asyncio.timeout(patient(PATIENCE_S)), rpc.insecure_channel(endpoint) as channel:
         while True:
-            await asyncio.sleep(3.0)
+            await asyncio.sleep(TOKEN_S + 2.0)
             try:
                 await rpc.KVStub(channel).Range(request, timeout=PATIENCE_S, metadata=metadata)
             except rpc.AioRpcError as error:

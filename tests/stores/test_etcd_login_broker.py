@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Admin, BrokerError, Consumer, Producer
+from penstock.testing.slowness import patient
 
 from .broker_processes import PATIENCE_S, PROGRAM, broker, topics_of, write_config
 from .etcd_server import EtcdCluster
@@ -50,7 +51,7 @@ def error_of(config: Path) -> str:
         [*PROGRAM, "broker", "--config", str(config)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=patient(PATIENCE_S),
         check=False,
         env={**os.environ, "COLUMNS": "600"},
     )
@@ -63,7 +64,7 @@ def test_a_cluster_of_brokers_works_with_a_user(etcd: EtcdCluster, tmp_path: Pat
     """With tokens that expire all the time. Another broker takes over from the controller."""
     asyncio.run(secure(users_of(etcd)))
     store = address(etcd, tmp_path)
-    configs = [write_config(tmp_path / str(each), store, each, 2) for each in range(3)]
+    configs = [write_config(tmp_path / str(each), store, each) for each in range(3)]
     with ExitStack() as stack:
         running = [stack.enter_context(broker(config)) for config in configs]
         bootstrap = ",".join(each for each, _ in running)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from penstock.testing.slowness import patient
 from penstock.wire.api import SUPPORTED, ApiKey, advertised, served
 from penstock.wire.codec import (
     RequestHeader,
@@ -299,7 +300,11 @@ def test_the_codec_loads_messages_only_when_they_are_used() -> None:
         " 'penstock.wire.messages.'))])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=patient(120),
     )
     assert sorted(eval(done.stdout)) == [
         "penstock.wire.messages.base",

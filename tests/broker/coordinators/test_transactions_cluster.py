@@ -129,7 +129,14 @@ async def test_a_transaction_survives_the_failure_of_its_coordinator(
     assert await producer.end() == 0
     await settled(cluster, ["open", "COMMIT"])
     await cluster.start(first)
-    await cluster.until(lambda: len(cluster.partition(TOPIC, 0).isr) == 3)
+    # Of all partitions: the next coordinator needs two replicas in sync.
+    await cluster.until(
+        lambda: all(
+            len(cluster.partition(topic, index).isr) == 3
+            for topic in (TOPIC, "t")
+            for index in range(3)
+        )
+    )
     for index in range(3):
         assert await producer.write("t", index, b"decided") == 0
     second = coordinator_of(cluster)

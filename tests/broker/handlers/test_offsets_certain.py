@@ -29,7 +29,7 @@ from penstock.wire.messages import (
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "3",
-    "offsets.commit.timeout.ms": "1000",
+    "offsets.commit.timeout.ms": str(round(patient(4_000))),
 }
 TIMEOUT_S = 150.0
 

@@ -155,7 +155,7 @@ async def test_a_waiting_reader_is_woken_when_a_transaction_ends(harness: Broker
     writers = Writers(harness.hosted("orders"))
     writers.write(1, b"first")
     asked = FetchRequest.Topic("orders", bytes(16), [partition_of()])
-    request = FetchRequest(max_wait_ms=15_000, min_bytes=200, isolation_level=1, topics=[asked])
+    request = FetchRequest(max_wait_ms=600_000, min_bytes=200, isolation_level=1, topics=[asked])
     waiting = asyncio.ensure_future(harness.ask(request, 11, FetchResponse))
     for _ in range(5):
         writers.write(1, b"x" * 300)
@@ -174,7 +174,7 @@ def test_replicas_and_clients_agree_on_committed_records(tmp_path: Path) -> None
     """
 
     async def run_case() -> None:
-        settings = {"replica.lag.time.max.ms": "600"}
+        settings = {"replica.lag.time.max.ms": str(round(patient(8_000)))}
         async with asyncio.timeout(patient(120.0)), three_brokers(tmp_path, settings) as three:
             await three.create(segment_bytes="1000")
             leader = three.partition().leader
@@ -197,6 +197,7 @@ def test_replicas_and_clients_agree_on_committed_records(tmp_path: Path) -> None
             assert len(lists[0]) == 30
             assert lists[0] == lists[1] == lists[2]
             await _check_clients(three.nodes[leader].port, wanted)
+            await three.until(lambda: len(three.partition().isr) == 3)
             await three.nodes[leader].stop()
             await three.until(lambda: three.partition().leader not in (-1, leader))
             follower = three.partition().leader

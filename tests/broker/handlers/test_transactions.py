@@ -193,7 +193,7 @@ async def test_concurrent_produce_requests_keep_their_order(
             for index in ((0, 1) if number % 2 else (1,))
         ]
         asked = ProduceRequest.Topic("t", partition_data=parts)
-        requests.append(ProduceRequest("tx", -1, 5_000, [asked]))
+        requests.append(ProduceRequest("tx", -1, 60_000, [asked]))
     version = 12 if new else 9
     answers = await asyncio.gather(
         *(harness.ask(request, version, ProduceResponse) for request in requests)
@@ -215,7 +215,7 @@ async def test_a_transaction_that_exceeds_its_timeout_is_aborted(
 ) -> None:
     """Its producer learns that when it ends the transaction. Readers are not blocked for ever."""
     await harness.create("t")
-    producer = await producer_of(harness, new, timeout_ms=int(patient(1_000.0)))
+    producer = await producer_of(harness, new, timeout_ms=int(patient(4_000.0)))
     assert await producer.write("t", 0, b"late") == 0
     await harness.until(lambda: harness.hosted("t").last_stable_offset == 2)
     assert contents(harness.hosted("t")) == ["late", "ABORT"]

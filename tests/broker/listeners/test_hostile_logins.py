@@ -106,7 +106,7 @@ class _Stuck:
 async def test_a_login_that_waits_is_closed_at_its_deadline(harness: BrokerHarness) -> None:
     """Also while its password waits to be hashed, and it then waits no longer."""
     service = login_service(harness)
-    object.__setattr__(service.settings, "deadline_ms", int(patient(500)))
+    object.__setattr__(service.settings, "deadline_ms", int(patient(2_000)))
     service.work._executor = _Stuck()
     connections = [Connection(harness) for _ in range(3)]
     for each in connections:

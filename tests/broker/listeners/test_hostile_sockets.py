@@ -128,7 +128,7 @@ def test_bad_lengths_before_the_login_end_the_connection(tmp_path: Path) -> None
 
 def test_slow_bytes_do_not_extend_the_deadline(tmp_path: Path) -> None:
     async def scenario(harness: BrokerHarness, files: Files) -> None:
-        object.__setattr__(login_service(harness).settings, "deadline_ms", int(patient(1_000)))
+        object.__setattr__(login_service(harness).settings, "deadline_ms", int(patient(3_000)))
         reader, writer = await connected(harness, "LOGIN", files.context())
         writer.write((1000).to_bytes(4, "big"))
         closed = asyncio.create_task(ended((reader, writer)))

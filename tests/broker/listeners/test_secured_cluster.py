@@ -92,7 +92,7 @@ def test_brokers_replicate_over_secured_connections(tmp_path: Path, protocol: st
             await cluster.create(min_insync_replicas="3")
             await replicates(cluster, b"secret")
             leader = cluster.partition().leader
-            assert secured(cluster)[leader] >= 2
+            await cluster.until(lambda: secured(cluster)[leader] >= 2)
 
     asyncio.run(run())
 
@@ -169,7 +169,7 @@ def test_a_running_cluster_changes_from_plain_text_to_tls_and_logins(tmp_path: P
                     await cluster.start(broker_id, settings)
                     await replicates(cluster, f"restarted {broker_id}".encode())
             leader = cluster.partition().leader
-            assert secured(cluster)[leader] >= 2
+            await cluster.until(lambda: secured(cluster)[leader] >= 2)
             values = await cluster.all_equal()
             assert len(values) == 7 and len({*values}) == 4
 

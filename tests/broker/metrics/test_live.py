@@ -11,10 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.broker.metrics.names import METRICS, Kind
 from penstock.cli.broker_files import metrics_url
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 
 def get(url: str, path: str) -> bytes:
-    with urllib.request.urlopen(f"{url}{path}", timeout=120) as answer:
+    with urllib.request.urlopen(f"{url}{path}", timeout=patient(120)) as answer:
         data: bytes = answer.read()
         return data
 

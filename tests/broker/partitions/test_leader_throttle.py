@@ -49,7 +49,8 @@ async def test_a_lagging_follower_gets_no_more_than_the_throttled_rate(
     """
     configs = {"leader.replication.throttled.replicas": "0:0", "durability": "replicated"}
     await create_on(harness, 0, 1, configs=configs)
-    await set_rate(harness, int(2500 / patient(1.0)))
+    # The second fetch is too early even after a pause of seconds, and the third waits for seconds.
+    await set_rate(harness, int(600 / min(5.0, patient(1.0))))
     assert (await produce(harness, [LARGE], acks=1))[0] == 0
     lag(harness)
     assert await given(harness) > 3000

@@ -17,6 +17,7 @@ from penstock.net.outbox import in_memory
 from penstock.net.session import Session
 from penstock.partition.record_validation import validate_batch
 from penstock.records.record import Record, build_batch
+from penstock.testing.slowness import patient
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
@@ -34,7 +35,7 @@ def request(
     return ProduceRequest(
         transactional_id,
         acks=acks,
-        timeout_ms=5000,
+        timeout_ms=60_000,
         topic_data=[ProduceRequest.Topic(topic, partition_data=[partition])],
     )
 
@@ -51,7 +52,7 @@ async def answer(session: Session, asked: ProduceRequest, version: int, number: 
     frame = memoryview(bytearray(b"".join(parts))[4:])
     given = session.on_frame(frame)
     if isinstance(given, asyncio.Future):
-        given = await asyncio.wait_for(given, 120)
+        given = await asyncio.wait_for(given, patient(120))
     assert given is not None
     return b"".join(cast(Sequence[Buffer], given))
 
@@ -203,7 +204,7 @@ async def test_the_fast_path_keeps_no_reference_to_the_frame(harness: BrokerHarn
     given = session.on_frame(memoryview(memory), borrowed=True)
     memory[:] = bytes(len(memory))
     assert isinstance(given, asyncio.Future)
-    finished = await asyncio.wait_for(given, 120)
+    finished = await asyncio.wait_for(given, patient(120))
     assert finished is not None
     number, produced = decode_response(
         ProduceResponse, memoryview(b"".join(in_memory(finished)))[4:], 9
@@ -227,7 +228,7 @@ async def test_a_request_that_takes_the_regular_path_is_copied_out_of_the_read_b
     given = session.on_frame(memoryview(memory), borrowed=True)
     memory[:] = bytes(len(memory))
     assert isinstance(given, asyncio.Future)
-    await asyncio.wait_for(given, 120)
+    await asyncio.wait_for(given, patient(120))
     held = harness.hosted("lanes").log.read(0, 1000)
     assert held is not None
     assert b"first" in bytes(held.data)

@@ -28,12 +28,12 @@ async def connected(leader: Leader, response_bytes_max: int = 1 << 20) -> Peer:
         ScriptNetwork(lambda _: leader),
         ("h", 9000),
         client_id="test",
-        timeout_s=1,
+        timeout_s=60,
         response_bytes_max=response_bytes_max,
     )
 
 
-def ask(peer: Peer, timeout_s: float = 2) -> asyncio.Task[FetchResponse]:
+def ask(peer: Peer, timeout_s: float = 60) -> asyncio.Task[FetchResponse]:
     return asyncio.create_task(peer.ask(FetchRequest(), 17, FetchResponse, timeout_s))
 
 

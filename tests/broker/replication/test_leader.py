@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.followers import (
+    PATIENT_MS,
     consume,
     create_on,
     epoch_of,
@@ -120,7 +121,7 @@ async def test_a_waiting_follower_is_answered_when_a_record_is_written(
 ) -> None:
     """Not when it is committed: that would wait for the follower itself."""
     await create_on(harness, 0, 1, 2)
-    async with under_way(follow(harness, 1, 0, wait_ms=15_000)) as waits:
+    async with under_way(follow(harness, 1, 0, wait_ms=PATIENT_MS)) as waits:
         assert not waits.done()
         assert await produce(harness, acks=1) == (0, 0)
         answer = await waits
@@ -135,7 +136,7 @@ async def test_a_waiting_consumer_is_answered_when_a_record_is_committed(
     await create_on(harness, 0, 1)
     assert await produce(harness, acks=1) == (0, 0)
     await written(harness.hosted("orders"), 1)
-    async with under_way(consume(harness, 0, wait_ms=15_000)) as waits:
+    async with under_way(consume(harness, 0, wait_ms=PATIENT_MS)) as waits:
         assert not waits.done()
         await follow(harness, 1, 1)
         answer = await waits
@@ -214,7 +215,7 @@ async def test_consumers_may_read_from_a_follower(harness: BrokerHarness) -> Non
     assert piece is not None
     assert hosted.follower is not None
     hosted.log.append_replica(piece.data, 0)
-    async with under_way(consume(harness, 0, broker=1, wait_ms=15_000)) as waits:
+    async with under_way(consume(harness, 0, broker=1, wait_ms=PATIENT_MS)) as waits:
         assert not waits.done()
         hosted.follower.high_watermark = 1
         hosted.on_replicated()
@@ -388,8 +389,8 @@ async def test_delete_records_waits_for_every_living_replica(harness: BrokerHarn
     assert await delete(1, 30) == (ErrorCode.REQUEST_TIMED_OUT, -1)
     assert hosted.log.log_start_offset == 1
     async with (
-        under_way(follow(harness, 1, 2, wait_ms=15_000)) as waits,
-        under_way(delete(2, 15_000)) as deletes,
+        under_way(follow(harness, 1, 2, wait_ms=PATIENT_MS)) as waits,
+        under_way(delete(2, PATIENT_MS)) as deletes,
     ):
         answer = await waits
         assert answer.log_start_offset == 2
@@ -409,14 +410,14 @@ async def test_a_fetch_in_a_leader_epoch_that_has_not_begun_yet_waits(
     hosted = harness.hosted("orders")
     assert await produce(harness, acks=1) == (0, 0)
     await written(hosted, 1)
-    async with under_way(follow(harness, 1, 1, leader_epoch=1, wait_ms=15_000)) as waits:
+    async with under_way(follow(harness, 1, 1, leader_epoch=1, wait_ms=PATIENT_MS)) as waits:
         assert not waits.done()
         after = replace(shown(harness), leader_epoch=1, partition_epoch=1)
         harness.broker.replicas._take_role(hosted, after, harness.broker.configs())
         assert (await waits).error_code == 0
     await harness.until(lambda: hosted.leadership is not None)
     assert (await follow(harness, 1, 1, leader_epoch=1)).high_watermark == 1
-    late = await follow(harness, 1, 1, leader_epoch=0, wait_ms=15_000)
+    late = await follow(harness, 1, 1, leader_epoch=0, wait_ms=PATIENT_MS)
     assert late.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
@@ -428,11 +429,11 @@ async def test_an_idle_follower_learns_of_a_new_high_watermark_soon(harness: Bro
     await create_on(harness, 0, 1, 2)
     assert await produce(harness, acks=1) == (0, 0)
     await written(harness.hosted("orders"), 1)
-    async with under_way(follow(harness, 1, 1, wait_ms=15_000)) as waits:
-        async with under_way(follow(harness, 2, 1, wait_ms=15_000)) as other:
+    async with under_way(follow(harness, 1, 1, wait_ms=PATIENT_MS)) as waits:
+        async with under_way(follow(harness, 2, 1, wait_ms=PATIENT_MS)) as other:
             assert (await waits).high_watermark == 1
             assert (await other).high_watermark == 1
-        async with under_way(follow(harness, 1, 1, wait_ms=15_000)) as again:
+        async with under_way(follow(harness, 1, 1, wait_ms=PATIENT_MS)) as again:
             await harness.broker.replicas.settled()
             assert not again.done()
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import pytest
 
 from broker.handlers.test_read_committed import Writers
-from broker.harness import BrokerHarness
+from broker.harness import BrokerHarness, soon
 from broker.shares.share_client import GROUP, Member, settings, share_groups, values, with_state
 from broker.shares.test_dead_letters import (
     ALLOWED,
@@ -129,7 +129,7 @@ async def test_far_records_come_in_order_of_their_due_times(harness: BrokerHarne
     """Records that are promoted together come in the order of their offsets. Here each is promoted
     alone, and none is due before the window has passed it."""
     _, topic_id = await far_queue(harness, ShareSettings(in_flight_max=1))
-    soon_ms = int(patient(1_200.0))
+    soon_ms = soon(2_500.0)
     before = harness.services.wall_ms()
     await put(harness, 3 * soon_ms, None, soon_ms, HOUR_MS, 2 * soon_ms)
     anna = Member(harness, topic_id)
@@ -261,7 +261,7 @@ async def test_nothing_is_delivered_until_the_promotion_is_stored(harness: Broke
 async def test_a_failed_promotion_is_repeated(harness: BrokerHarness) -> None:
     """The share coordinator is not available for a while."""
     state, topic_id = await far_queue(harness)
-    soon_ms = int(patient(1_000.0))
+    soon_ms = soon(3_000.0)
     await put(harness, None, soon_ms)
     anna = Member(harness, topic_id)
     assert values(await anna.fetch()) == [b"now"]
@@ -330,7 +330,7 @@ async def test_duplicates_are_not_scheduled(harness: BrokerHarness) -> None:
 @share_groups
 async def test_duplicates_are_not_scheduled_by_a_new_leader(harness: BrokerHarness) -> None:
     state, topic_id = await far_queue(harness, configs={"penstock.dedup.window.ms": "60000"})
-    soon_ms = int(patient(1_500.0))
+    soon_ms = soon(3_000.0)
     await put(harness, soon_ms, dedup=b"same")
     await put(harness, soon_ms + 1, dedup=b"same")
     await until_passed(harness, Member(harness, topic_id), state)
@@ -376,7 +376,7 @@ def test_scheduled_records_do_not_become_duplicates_when_deduplication_is_switch
     @share_groups
     async def scenario(harness: BrokerHarness) -> None:
         state, topic_id = await far_queue(harness)
-        soon_ms = int(patient(1_500.0))
+        soon_ms = soon(3_000.0)
         await put(harness, soon_ms, dedup=b"same")
         await put(harness, soon_ms + 1, dedup=b"same")
         anna = Member(harness, topic_id)
@@ -458,10 +458,11 @@ async def test_the_oldest_records_are_dropped_and_scheduled_ones_stay(
 ) -> None:
     limits = {"penstock.queue.length.max": "2", "penstock.queue.length.policy": "drop-oldest"}
     _, topic_id = await far_queue(harness, configs=limits)
-    await put(harness, None, 1000, None, None, None, None)
+    soon_ms = soon(3_000.0)
+    await put(harness, None, soon_ms, None, None, None, None)
     anna = Member(harness, topic_id)
     got = await take(anna, 3)
-    assert got == [b"now", b"now", b"after 1000"]
+    assert got == [b"now", b"now", b"after %d" % soon_ms]
     assert harness.broker.shares.counters.lengths.dropped >= 3
 
 

@@ -20,7 +20,8 @@ from penstock.testing.slowness import patient
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine '_serve' was never awaited")
 
 JOBS = 40
-FIRST_S = 1.0
+FIRST_S = 3.0
+"""After this the first of the far jobs is due. All are put before, even if the machine is busy."""
 STEP_S = 0.1
 
 
@@ -62,9 +63,9 @@ async def scenario(cluster: ThreeBrokers, killed: str) -> None:
     async with aio.Queue(bootstrap(cluster), "t", prefetch=5) as queue:
         await queue.put(b"now")
         await work.take(queue, 1)
-        puts = []
+        puts, first_s = [], min(20.0, patient(FIRST_S))
         for number in range(JOBS):
-            delay_s = FIRST_S + STEP_S * (number * 7 % JOBS)
+            delay_s = first_s + STEP_S * (number * 7 % JOBS)
             work.due_s[b"%d" % number] = time.time() + delay_s
             puts.append(queue.put(b"%d" % number, delay=delay_s))
         await asyncio.gather(*puts)

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from broker.handlers.test_read_committed import Writers
-from broker.harness import BrokerHarness
+from broker.harness import BrokerHarness, soon
 from broker.shares.share_client import (
     GROUP,
     Member,
@@ -27,7 +27,6 @@ from penstock.shares.record_marks import MarkReader
 from penstock.shares.settings import ShareSettings
 from penstock.shares.state_port import SharePartitionId
 from penstock.shares.states import AckType
-from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 
 TIMED = {"penstock.timed.records": "true"}
@@ -73,7 +72,7 @@ async def test_a_record_is_delivered_when_it_is_due_and_others_before_it(
     harness: BrokerHarness,
 ) -> None:
     topic_id = await topic(harness, TIMED)
-    later = due(harness, int(patient(1_500.0)))
+    later = due(harness, soon(3_000.0))
     await put(harness, (b"now", ()), (b"later", (later,)), codec=Codec.GZIP)
     anna = Member(harness, topic_id)
     assert values(await anna.fetch()) == [b"now"]
