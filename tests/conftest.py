@@ -34,6 +34,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from penstock.testing.slowness import patient
 from time_budget import REASON, TimeBudget, summary
@@ -71,6 +72,12 @@ if os.environ.get("PENSTOCK_PURE") == "1":
     )
     sys.meta_path.insert(0, _PureKernels())
 
+
+# How fast examples are made and tried depends on the machine. Inherits what Hypothesis sets on CI.
+settings.register_profile(
+    "any speed", settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+)
+settings.load_profile("any speed")
 
 _BUDGET = TimeBudget()
 _GRACE_S = 90.0
