@@ -19,6 +19,7 @@ from penstock.security.acls import (
     ResourceType,
 )
 from penstock.spark.deployments import topics
+from penstock.testing.slowness import patient
 
 LOOK = (*topics.SETTINGS,)
 
@@ -30,7 +31,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             create_topics(admin)
 
             def write(topic: str, value: bytes, key: bytes) -> None:
-                producer.send(topic, value, key=key).result(timeout_s=60)
+                producer.send(topic, value, key=key).result(timeout_s=patient(60))
 
             worker = FakeWorker(write, "views")
             worker.deploy()
@@ -99,7 +100,7 @@ def test_rows_need_the_right_to_read_the_topics_of_a_table(secured: Secured) -> 
         with Producer(secured.bootstrap, **secured.login()) as producer:
 
             def write(topic: str, value: bytes, key: bytes) -> None:
-                producer.send(topic, value, key=key).result(timeout_s=60)
+                producer.send(topic, value, key=key).result(timeout_s=patient(60))
 
             worker = FakeWorker(write, "views")
             worker.report("RUNNING")
