@@ -41,7 +41,7 @@ def brokers(directory: Path, count: int) -> Iterator[list[Broker]]:
                 "share.coordinator.state.topic.replication.factor": str(count),
                 "share.coordinator.state.topic.min.isr": "1",
                 "num.partitions": "1",
-                "broker.session.timeout.ms": str(int(patient(15_000))),
+                "broker.session.timeout.ms": str(int(min(30_000, patient(15_000)))),
                 # Some tests write records with old timestamps, which retention would delete.
                 "log.retention.check.interval.ms": "86400000",
             }

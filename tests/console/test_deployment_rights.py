@@ -78,8 +78,8 @@ def test_a_user_sees_and_changes_what_the_brokers_allow(secured: Secured, bob: B
         ids = [topics.change_id("views")]
         operations = AclOperation.WRITE, AclOperation.DESCRIBE
         grant(admin, *operations, kind=ResourceType.TRANSACTIONAL_ID, names=ids)
-    done = bob.post("/api/change/deployment/views", {"action": "restart"})
-    assert done.status == 200, done.body
+    restart = {"action": "restart"}
+    eventually(lambda: bob.post("/api/change/deployment/views", restart).status == 200, 60)
     events = eventually(lambda: _events(bob, "restarted"), 60)
     assert events[0]["by"] == "bob"
 

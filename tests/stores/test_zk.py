@@ -41,7 +41,9 @@ SLACK_S = 6.0
 def brisk() -> ZooKeeperConfig:
     """Gives up soon; later on a busy machine."""
     return ZooKeeperConfig(
-        request_timeout_s=patient(8.0), attempt_timeout_s=patient(2.5), trust_s=600.0
+        request_timeout_s=min(20.0, patient(8.0)),
+        attempt_timeout_s=min(6.0, patient(2.5)),
+        trust_s=600.0,
     )
 
 

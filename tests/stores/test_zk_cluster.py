@@ -35,7 +35,7 @@ LIMIT_S = 150.0
 def eager() -> ZooKeeperConfig:
     """Gives up on members soon; later on a busy machine."""
     return ZooKeeperConfig(
-        request_timeout_s=patient(9.0),
+        request_timeout_s=min(25.0, patient(9.0)),
         attempt_timeout_s=patient(1.0),
         trust_s=0.5,
         session_timeout_s=patient(3.0),

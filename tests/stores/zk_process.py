@@ -15,7 +15,7 @@ from penstock.stores.zk_session import ZooKeeperConfig
 from penstock.stores.zookeeper import ZooKeeperStore
 from penstock.testing.slowness import patient
 
-LEASE_TTL_S = patient(8.0)
+LEASE_TTL_S = min(20.0, patient(8.0))
 CONFIG = ZooKeeperConfig(request_timeout_s=300.0)
 
 

@@ -20,7 +20,7 @@ from penstock.topic_partition import TopicPartition
 
 def session_ms() -> int:
     """Long enough for a busy machine, and short for tests that wait for its end."""
-    return int(patient(10_000))
+    return int(min(25_000, patient(8_000)))
 
 
 class Desk:

@@ -175,7 +175,7 @@ def test_a_batch_that_exceeds_its_transaction_timeout_is_not_committed(
 ) -> None:
     topic = broker.new_topic(partitions=3)
     # Both tasks must have written by then.
-    timeout_s = patient(8)
+    timeout_s = min(30.0, patient(8.0))
     query = Query(broker, topic, sink, transactionTimeout=f"{timeout_s:.0f}s")
     messages = query.write(query.plan(), 0, TWO)
     deadline = Deadline(60 + timeout_s)
