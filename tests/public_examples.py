@@ -16,6 +16,8 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from penstock.testing.slowness import patient
+
 MODULES = (
     "penstock",
     "penstock.aio",
@@ -59,6 +61,24 @@ def examples_in(doc: str) -> list[str]:
         block = re.match(r"(?: {4}.*\n|\n)+", part + "\n")
         found.append(textwrap.dedent(block[0]).strip() if block else "")
     return found
+
+
+def patiently(code: str) -> str:
+    """Returns an example with times that a busy machine can keep. It shows those of a usual one."""
+    given = 'request_timeout_ms": 100, "delivery_timeout_ms": 200'
+    request_ms, delivery_ms = int(patient(2_000)), int(patient(5_000))
+    for shown, used in (
+        ("(timeout_ms=5_000", f"(timeout_ms={int(patient(10_000))}"),
+        ("(timeout_ms=10_000", f"(timeout_ms={int(patient(10_000))}"),
+        ("timeout_s=10)", f"timeout_s={patient(10)})"),
+        (given, f'request_timeout_ms": {request_ms}, "delivery_timeout_ms": {delivery_ms}'),
+        ("linger_ms=1_000", "linger_ms=60_000"),
+        # These are waited for.
+        ("idle_timeout_ms=1_000", f"idle_timeout_ms={int(min(15_000, patient(6_000)))}"),
+        ("max_block_ms=200", f"max_block_ms={int(patient(3_000))}"),
+    ):
+        code = code.replace(shown, used)
+    return code
 
 
 def public_names() -> Iterator[PublicName]:

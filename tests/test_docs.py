@@ -36,6 +36,7 @@ from penstock.client.options import (
 from penstock.client.processing.run_options import RunKeywords, RunOptions
 from penstock.testing import Broker
 from penstock.testing.slowness import patient
+from public_examples import patiently
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "CLIENTS.md"
@@ -85,7 +86,8 @@ def test_the_examples_run(heading: str, broker: Broker, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "example", module)
     for block in SECTIONS[heading]:
         # Empty lines before the code keep the page's line numbers in tracebacks.
-        source = "\n" * (block.line - 1) + block.code.replace(BROKER_IN_THE_TEXT, broker.bootstrap)
+        code = patiently(block.code).replace(BROKER_IN_THE_TEXT, broker.bootstrap)
+        source = "\n" * (block.line - 1) + code
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(source, str(PAGE), "exec", dont_inherit=True), module.__dict__)

@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock import errors
+from penstock.testing.slowness import patient
 from public_examples import public_names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=patient(300),
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return folder

@@ -37,7 +37,8 @@ import pytest
 import penstock
 from penstock import Admin, Consumer, NewTopic, Producer, aio
 from penstock.testing import Broker
-from public_examples import Example, all_examples, examples_in, public_names
+from penstock.testing.slowness import patient
+from public_examples import Example, all_examples, examples_in, patiently, public_names
 
 EXAMPLES = all_examples()
 IN_QUEUES = "Queue("
@@ -79,7 +80,7 @@ def other_server() -> Iterator[str]:
     yield f"127.0.0.1:{listener.getsockname()[1]}"
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
-    thread.join(10)
+    thread.join(patient(10))
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +124,9 @@ def clients(code: str, bootstrap: str, kinds: Any) -> dict[str, Any]:
 
     made: dict[str, Any] = {}
     if uses("producer"):
-        made["producer"] = kinds.Producer(bootstrap)
+        # A record that must not be acknowledged yet is not even sent on a machine that pauses here.
+        late = {"linger_ms": 60_000} if "flush(timeout_s=0)" in code else {}
+        made["producer"] = kinds.Producer(bootstrap, **late)
     if uses("consumer"):
         made["consumer"] = kinds.Consumer(
             bootstrap, topics=["orders"], group_id="billing", auto_offset_reset="earliest"
@@ -144,7 +147,8 @@ async def run_async(code: Any, names: dict[str, Any], made: dict[str, Any]) -> N
 
 def run(example: Example, bootstrap: str, other: str) -> list[str]:
     """Runs an example and returns the lines that it printed."""
-    text = example.code.replace("localhost:9092", bootstrap).replace("localhost:8080", other)
+    text = patiently(example.code)
+    text = text.replace("localhost:9092", bootstrap).replace("localhost:8080", other)
     module = make_module("example")
     names = vars(module)
     code = compile(text, example.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
@@ -229,7 +233,9 @@ def test_a_new_topic_is_prepared_for_each_example(broker: Broker, admin: Admin) 
     for _ in range(2):
         prepare('"orders"', admin, broker.bootstrap)
         with Consumer(broker.bootstrap, topics="orders", auto_offset_reset="earliest") as consumer:
-            assert [each.value for each in consumer.poll(10_000)] == [value for _, value in RECORDS]
+            assert [each.value for each in consumer.poll(int(patient(10_000)))] == [
+                value for _, value in RECORDS
+            ]
         admin.create_topics([NewTopic("left-over")])
     prepare("", admin, broker.bootstrap)
     assert admin.list_topics() == []

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.runtime import Threads
+from penstock.testing.slowness import patient
 
 WAIT_S = 60.0
 
@@ -23,13 +24,13 @@ class Gate:
 
     def __call__(self) -> str:
         self.begun.set()
-        assert self.opened.wait(WAIT_S)
+        assert self.opened.wait(patient(WAIT_S))
         self.ended = True
         return "done"
 
 
 async def has_begun(gate: Gate) -> None:
-    assert await asyncio.to_thread(gate.begun.wait, WAIT_S)
+    assert await asyncio.to_thread(gate.begun.wait, patient(WAIT_S))
 
 
 def test_results_and_errors_reach_the_caller() -> None:

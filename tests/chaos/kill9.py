@@ -103,7 +103,7 @@ class Sender:
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 2,
-                "message.timeout.ms": int(DELIVERY_TIMEOUT_S * 1000),
+                "message.timeout.ms": int(patient(DELIVERY_TIMEOUT_S) * 1000),
                 "reconnect.backoff.ms": 10,
                 "reconnect.backoff.max.ms": 100,
                 "retry.backoff.ms": 20,
@@ -128,7 +128,7 @@ class Sender:
         """Sends no more, and waits until every message is acknowledged or has failed."""
         self._stopping.set()
         self._thread.join()
-        left = self._producer.flush(DELIVERY_TIMEOUT_S)
+        left = self._producer.flush(patient(DELIVERY_TIMEOUT_S))
         if left:
             self._history.failures.append(f"{left} messages were never answered")
 
@@ -162,7 +162,7 @@ class Sender:
 
 def create_topic(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(120)
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(patient(120))
 
 
 def read_all(bootstrap: str) -> list[list[tuple[int, int]]]:
@@ -180,7 +180,7 @@ def read_all(bootstrap: str) -> list[list[tuple[int, int]]]:
     try:
         topic_partitions = [TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)]
         wanted = sum(
-            consumer.get_watermark_offsets(topic_partition, timeout=20)[1]
+            consumer.get_watermark_offsets(topic_partition, timeout=patient(20))[1]
             for topic_partition in topic_partitions
         )
         consumer.assign(topic_partitions)
@@ -248,13 +248,18 @@ def run(data: Path, rounds: int, seed: int, say: Callable[[str], None] = lambda 
 
 
 def _wait_for_progress(sender: Sender, more_s: float) -> None:
-    """Waits until the broker acknowledges something new, and then for a random time."""
+    """Waits until the broker acknowledges something new, then for a random time, and then until
+    something is under way."""
     before, deadline = sender.acknowledged, time.monotonic() + patient(30)
     while sender.acknowledged == before:
         if time.monotonic() > deadline:
             raise AssertionError("nothing was acknowledged for 30 seconds")
         _pause.wait(0.01)
     _pause.wait(more_s)
+    while not sender.in_flight:
+        if time.monotonic() > deadline:
+            raise AssertionError("nothing was sent for 30 seconds")
+        _pause.wait(0.001)
 
 
 def main() -> int:

@@ -49,23 +49,26 @@ PROGRESS_S = 120.0
 SETTLE_S = 240.0
 STOP_S = 60.0
 SYNC_S = 120.0
-SESSION_S = patient(4.0)
-AWAY_S = 1.5 * SESSION_S
-"""Longer than a session of a broker: others take over."""
-SETTINGS = {
-    "broker.session.timeout.ms": int(1_000 * SESSION_S),
-    "group.share.session.timeout.ms": int(1_000 * min(45.0, 1.5 * SESSION_S)),
-    "group.share.heartbeat.interval.ms": 1_000,
-    "group.share.record.lock.duration.ms": int(1_000 * min(60.0, 2.5 * SESSION_S)),
-    # A worker that is killed has taken deliveries with it. No job is to be given up for that.
-    "group.share.delivery.count.limit": 25,
-    "share.coordinator.state.topic.num.partitions": 3,
-}
+SESSION_S = 4.0
+AWAY_SESSIONS = 1.5
+"""How many sessions of a broker one is away: others take over."""
 ROLES = (TOPIC, SHARE_STATE_TOPIC, OFFSETS_TOPIC, "any")
 PATH = [
     str(Path(__file__).resolve().parents[1]),
     *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
 ]
+
+
+def settings(session_s: float) -> dict[str, object]:
+    return {
+        "broker.session.timeout.ms": int(1_000 * session_s),
+        "group.share.session.timeout.ms": int(1_000 * min(45.0, 1.5 * session_s)),
+        "group.share.heartbeat.interval.ms": 1_000,
+        "group.share.record.lock.duration.ms": int(1_000 * min(60.0, 2.5 * session_s)),
+        # A worker that is killed has taken deliveries with it. No job is to be given up for that.
+        "group.share.delivery.count.limit": 25,
+        "share.coordinator.state.topic.num.partitions": 3,
+    }
 
 
 @dataclass
@@ -201,7 +204,8 @@ class Play:
         self.report = Report()
         self._chance = random.Random(seed)
         self._say = say
-        self._fleet = BrokerProcesses(directory, 3, settings=SETTINGS)
+        self._session_s = patient(SESSION_S)
+        self._fleet = BrokerProcesses(directory, 3, settings=settings(self._session_s))
         bootstrap = self._fleet.bootstrap
         self._workers = [
             Worker(f"worker-{number}", directory, bootstrap) for number in range(workers)
@@ -259,7 +263,7 @@ class Play:
         node.kill()
         self.report.kills["broker" if role == "any" else f"leader of {role}"] += 1
         if self._chance.random() < 0.5:
-            pause(self._chance.uniform(0.0, AWAY_S))
+            pause(self._chance.uniform(0.0, AWAY_SESSIONS * self._session_s))
         node.launch()
         node.wait_ready()
         if self._chance.random() < 0.5:

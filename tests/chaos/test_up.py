@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from compat.cluster import PENSTOCK, SETTINGS, Cluster
+from penstock.testing.slowness import patient
 from stores.etcd_server import EtcdCluster
 from stores.zk_server import ZooKeeperEnsemble
 
@@ -46,23 +47,33 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
         yield made
 
 
-def status(cluster: Cluster) -> dict[str, Any]:
+def brokers(cluster: Cluster) -> list[dict[str, Any]]:
+    """Returns what the command says of the brokers; nothing if it fails, as it may while another
+    controller takes over."""
     result = subprocess.run(
         [PENSTOCK, "status", "--json", "--bootstrap", cluster.bootstrap],
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE_S,
+        timeout=patient(PATIENCE_S),
     )
-    assert result.returncode == 0, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout)
+    if result.returncode:
+        return []
+    found: list[dict[str, Any]] = json.loads(result.stdout)["brokers"]
     return found
 
 
 def kill_and_wait(cluster: Cluster, workload: Workload, controller: bool) -> int:
     """Kills the controller or another broker, and waits until it was restarted. Returns its id."""
-    brokers = status(cluster)["brokers"]
-    victim = next(each for each in brokers if each["controller"] is controller)
+    victims: list[dict[str, Any]] = []
+
+    def is_known() -> bool:
+        found = brokers(cluster)
+        victims[:] = [each for each in found if each["controller"] is controller]
+        return bool(victims) and any(each["controller"] for each in found)
+
+    wait_for("the status of the cluster", is_known, PATIENCE_S, 0.3)
+    victim = victims[0]
     os.kill(victim["pid"], signal.SIGKILL)
     workload.wait_for_progress(PATIENCE_S, more=60)
     workload.wait_for_readers(PATIENCE_S)
@@ -70,7 +81,7 @@ def kill_and_wait(cluster: Cluster, workload: Workload, controller: bool) -> int
     def is_back() -> bool:
         return any(
             each["id"] == victim["id"] and each["pid"] not in (None, victim["pid"])
-            for each in status(cluster)["brokers"]
+            for each in brokers(cluster)
         )
 
     wait_for("the supervisor starts it again", is_back, PATIENCE_S, 0.3)

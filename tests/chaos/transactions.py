@@ -38,6 +38,7 @@ import confluent_kafka as ck
 
 import penstock
 from penstock.errors import ClientError
+from penstock.testing.slowness import patient
 
 from .broker_processes import BrokerProcesses, NotInTime, pause, wait_for
 from .transactions_copiers import CLIENTS, CopierProcesses, NotHere, program
@@ -153,7 +154,7 @@ def feed(bootstrap: str, source: Sequence[Sequence[int]]) -> None:
                     break
                 except BufferError:
                     producer.poll(0.05)
-    left = producer.flush(FEED_S)
+    left = producer.flush(patient(FEED_S))
     assert not left and not failures, f"the source was not written: {left} left, {failures[:3]}"
 
 

@@ -40,11 +40,11 @@ from penstock.testing.slowness import patient
 
 DEADLINE_S = 150.0
 SESSION_TIMEOUT_MS = 6_000
-TRANSACTION_TIMEOUT_MS = 60_000
+TRANSACTION_TIMEOUT_MS = int(min(900_000, 2_000 * patient(30.0)))
 """Longer than it takes to notice a hung client, so that none is fenced because of that."""
 POLL_S = 0.2
 RETRY_S = 0.1
-HUNG_S = 30.0
+HUNG_S = TRANSACTION_TIMEOUT_MS / 2_000
 FATAL = 3
 Read = Record[bytes | None, bytes | None]
 Made = ProducerRecord[bytes | None, bytes | None]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from compat.java_build import VERSIONS, compiled
+from penstock.testing.slowness import patient
 
 from .broker_processes import NotInTime, wait_for
 
@@ -96,7 +97,7 @@ class Copier:
     def _reap(self) -> None:
         assert self.process is not None and self.process.stdin is not None
         try:
-            self.process.wait(STOP_S)
+            self.process.wait(patient(STOP_S))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -48,7 +48,7 @@ class Reader(ABC):
 
     def stop(self) -> None:
         self.stopping.set()
-        self._thread.join(ENDED_S)
+        self._thread.join(patient(ENDED_S))
         if self._thread.is_alive() and not self.is_hung:
             self.failures.append(f"{self.name} does not end")
 
@@ -112,7 +112,7 @@ class ConfluentReader(Reader):
 
     @property
     def is_hung(self) -> bool:
-        return time.monotonic() - self.turn_s > HUNG_S
+        return time.monotonic() - self.turn_s > patient(HUNG_S)
 
 
 class OurReader(Reader):
@@ -168,7 +168,7 @@ def read_to_end(bootstrap: str, topic: str, partitions: int) -> list[Sight]:
     try:
         topic_partitions = topic_partitions_of(topic, partitions)
         ends = [
-            consumer.get_watermark_offsets(each, ASK_S, cached=False)[1]
+            consumer.get_watermark_offsets(each, patient(ASK_S), cached=False)[1]
             for each in topic_partitions
         ]
         consumer.assign(topic_partitions)
@@ -223,7 +223,7 @@ def _held_back(bootstrap: str, topic: str, partitions: int) -> list[str]:
             for topic_partition in topic_partitions_of(topic, partitions)
             for stable, end in [
                 [
-                    each.get_watermark_offsets(topic_partition, ASK_S, cached=False)[1]
+                    each.get_watermark_offsets(topic_partition, patient(ASK_S), cached=False)[1]
                     for each in consumers
                 ]
             ]

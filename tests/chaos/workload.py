@@ -21,6 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 
 import penstock
 from penstock.errors import ClientError
+from penstock.testing.slowness import patient
 
 from .broker_processes import NotInTime, wait_for
 from .ledger import NUMBERS_PER_PRODUCER, Ledger
@@ -29,7 +30,7 @@ TOPIC = "numbers"
 PARTITIONS = 3
 AUDIT = "audit"
 WAITING_PER_PARTITION_MAX = 1_000
-DELIVERY_TIMEOUT_MS = 180_000
+DELIVERY_TIMEOUT_S = 180.0
 REQUEST_TIMEOUT_MS = 10_000
 """Matters for frozen brokers whose connections stay open; a dead broker is noticed at once."""
 TURN_S = 0.01
@@ -46,7 +47,9 @@ def create_topic(
 ) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     settings = dict(configs or {"min.insync.replicas": "2"})
-    admin.create_topics([NewTopic(name, partitions, replicas, config=settings)])[name].result(120)
+    admin.create_topics([NewTopic(name, partitions, replicas, config=settings)])[name].result(
+        patient(120)
+    )
 
 
 class Worker(ABC):
@@ -63,7 +66,7 @@ class Worker(ABC):
 
     def stop(self) -> None:
         self.stopping.set()
-        self._thread.join(DELIVERY_TIMEOUT_MS / 1000)
+        self._thread.join(patient(DELIVERY_TIMEOUT_S))
         if self._thread.is_alive():
             self.ledger.failures.append(f"{self.name} does not end")
 
@@ -131,7 +134,7 @@ class ConfluentSender(Sender):
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 2,
-                "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+                "message.timeout.ms": int(patient(DELIVERY_TIMEOUT_S) * 1000),
                 "socket.timeout.ms": REQUEST_TIMEOUT_MS,
                 "log_level": 0,
                 "error_cb": self._on_error,
@@ -141,7 +144,7 @@ class ConfluentSender(Sender):
             self.send_turn()
             self._producer.poll(0)
             self.stopping.wait(TURN_S)
-        if left := self._producer.flush(DELIVERY_TIMEOUT_MS / 1000):
+        if left := self._producer.flush(patient(DELIVERY_TIMEOUT_S)):
             self.ledger.failures.append(f"{self.name}: {left} records were never answered")
 
     def send(self, partition: int, number: int, value: bytes) -> None:
@@ -162,7 +165,7 @@ class OurSender(Sender):
         with penstock.Producer(
             self.bootstrap,
             linger_ms=2,
-            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+            delivery_timeout_ms=int(patient(DELIVERY_TIMEOUT_S) * 1000),
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         ) as self._producer:
             while not self.stopping.is_set():
@@ -216,7 +219,7 @@ class ConfluentReader(Worker):
 
     @property
     def is_hung(self) -> bool:
-        return time.monotonic() - self._turn_s > HUNG_S
+        return time.monotonic() - self._turn_s > patient(HUNG_S)
 
     def _options(self) -> dict[str, Any]:
         return {

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from penstock.client.environment import default_environment
 from penstock.spark.deployments.preview_server import PreviewServer
 from penstock.spark.deployments.previews import Preview, PreviewRequest
+from penstock.testing.slowness import patient
 
 
 @contextmanager
@@ -37,10 +38,10 @@ def previews(bootstrap: str, answer: Callable[[PreviewRequest], Preview]) -> Ite
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(patient(60))
     try:
         yield
     finally:
         ((loop, task),) = loops
         loop.call_soon_threadsafe(task.cancel)
-        thread.join(60)
+        thread.join(patient(60))

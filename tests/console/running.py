@@ -9,12 +9,13 @@ import selectors
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from penstock.runtime import SystemClock
@@ -40,7 +41,7 @@ def brokers(directory: Path, count: int) -> Iterator[list[Broker]]:
                 "share.coordinator.state.topic.replication.factor": str(count),
                 "share.coordinator.state.topic.min.isr": "1",
                 "num.partitions": "1",
-                "broker.session.timeout.ms": str(int(patient(9_000))),
+                "broker.session.timeout.ms": str(int(min(30_000, patient(15_000)))),
                 # Some tests write records with old timestamps, which retention would delete.
                 "log.retention.check.interval.ms": "86400000",
             }
@@ -143,8 +144,8 @@ class Browserless:
 
     def _connection(self, host: str, port: int | None) -> http.client.HTTPConnection:
         if self.tls is None:
-            return http.client.HTTPConnection(host, port, timeout=120)
-        return http.client.HTTPSConnection(host, port, timeout=120, context=self.tls)
+            return http.client.HTTPConnection(host, port, timeout=patient(120))
+        return http.client.HTTPSConnection(host, port, timeout=patient(120), context=self.tls)
 
     def get(self, path: str, **headers: str) -> Answer:
         return self.send("GET", path, headers=headers)
@@ -164,6 +165,31 @@ class Browserless:
             self.cookie = answer.headers["set-cookie"].partition(";")[0]
             self.csrf = answer.json["csrf"]
         return answer
+
+
+class Stalls:
+    """Measures for how long the machine let nobody run, with a thread that always wants to."""
+
+    _TURN_S = 0.02
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stalls")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            began = time.monotonic()
+            self._end.wait(self._TURN_S)
+            self.seconds += max(0.0, time.monotonic() - began - 2 * self._TURN_S)
 
 
 def eventually(look: Any, seconds: float = 60.0) -> Any:

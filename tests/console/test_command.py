@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from console.running import Browserless, eventually
+from penstock.testing.slowness import patient
 
 PROGRAM = (sys.executable, "-m", "penstock.cli.main")
 PATIENCE_S = 150.0
@@ -33,7 +34,7 @@ def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
         yield process
     finally:
         process.terminate()
-        assert process.wait(120) == 0
+        assert process.wait(patient(120)) == 0
         assert process.stdout is not None
         process.stdout.close()
 
@@ -41,7 +42,7 @@ def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
 def line_with(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
     """Returns the first matching line of the program's output, within a time limit."""
     assert process.stdout is not None
-    watchdog = threading.Timer(PATIENCE_S, process.kill)
+    watchdog = threading.Timer(patient(PATIENCE_S), process.kill)
     watchdog.start()
     try:
         for line in process.stdout:
@@ -108,7 +109,7 @@ def test_a_console_ends_when_its_up_is_killed(tmp_path: Path) -> None:
         assert visitor.log_in().status == 200
     finally:
         process.send_signal(signal.SIGKILL)
-        process.wait(120)
+        process.wait(patient(120))
         assert process.stdout is not None
         process.stdout.close()
     assert eventually(lambda: ended(visitor))
@@ -148,7 +149,7 @@ def test_settings_of_the_sign_in_that_do_not_fit_are_reported(tmp_path: Path) ->
             [*PROGRAM, "console", "--port", "0", *arguments],
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=patient(PATIENCE_S),
             check=False,
             env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)},
         )
@@ -165,7 +166,7 @@ def test_a_port_in_use_is_reported() -> None:
             [*PROGRAM, "console", "--port", port],
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=patient(PATIENCE_S),
             check=False,
         )
     assert ended.returncode == 2

@@ -19,6 +19,7 @@ from penstock.security.acls import (
     ResourceType,
 )
 from penstock.spark.deployments import topics
+from penstock.testing.slowness import patient
 
 LOOK = (*topics.SETTINGS,)
 
@@ -30,7 +31,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             create_topics(admin)
 
             def write(topic: str, value: bytes, key: bytes) -> None:
-                producer.send(topic, value, key=key).result(timeout_s=60)
+                producer.send(topic, value, key=key).result(timeout_s=patient(60))
 
             worker = FakeWorker(write, "views")
             worker.deploy()
@@ -77,8 +78,8 @@ def test_a_user_sees_and_changes_what_the_brokers_allow(secured: Secured, bob: B
         ids = [topics.change_id("views")]
         operations = AclOperation.WRITE, AclOperation.DESCRIBE
         grant(admin, *operations, kind=ResourceType.TRANSACTIONAL_ID, names=ids)
-    done = bob.post("/api/change/deployment/views", {"action": "restart"})
-    assert done.status == 200, done.body
+    restart = {"action": "restart"}
+    eventually(lambda: bob.post("/api/change/deployment/views", restart).status == 200, 60)
     events = eventually(lambda: _events(bob, "restarted"), 60)
     assert events[0]["by"] == "bob"
 
@@ -99,7 +100,7 @@ def test_rows_need_the_right_to_read_the_topics_of_a_table(secured: Secured) -> 
         with Producer(secured.bootstrap, **secured.login()) as producer:
 
             def write(topic: str, value: bytes, key: bytes) -> None:
-                producer.send(topic, value, key=key).result(timeout_s=60)
+                producer.send(topic, value, key=key).result(timeout_s=patient(60))
 
             worker = FakeWorker(write, "views")
             worker.report("RUNNING")

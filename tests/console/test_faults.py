@@ -21,6 +21,7 @@ from penstock.console.jobs import Jobs
 from penstock.console.link import Link
 from penstock.console.messages import Messages, Query
 from penstock.console.shown import Format
+from penstock.testing.slowness import patient
 from penstock.wire import messages
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.base import Response
@@ -114,7 +115,7 @@ def test_a_page_that_timed_out_loses_no_message(
     with Producer(fake.address) as producer:
         for number in range(10):
             for partition in range(2):
-                producer.send("slow", b"%d" % number, partition=partition).result(120)
+                producer.send("slow", b"%d" % number, partition=partition).result(patient(120))
     fetch = fake.model._fetch
     stalled = True
 

@@ -26,6 +26,7 @@ from penstock.security.acls import (
     PermissionType,
     ResourceType,
 )
+from penstock.testing.slowness import patient
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def begin(url: str) -> tuple[Browserless, str]:
     assert started.status == 303, started.body
     visitor.cookie = started.headers["set-cookie"].partition(";")[0]
     asked = urlsplit(started.headers["location"])
-    connection = http.client.HTTPConnection(asked.hostname or "", asked.port, timeout=120)
+    connection = http.client.HTTPConnection(asked.hostname or "", asked.port, timeout=patient(120))
     connection.request("GET", f"{asked.path}?{asked.query}")
     back = urlsplit(connection.getresponse().headers["location"])
     connection.close()

@@ -16,6 +16,7 @@ from console.test_deployment_rights import LOOK, grant
 from penstock import Producer
 from penstock.security.acls import AclOperation, ResourceType
 from penstock.spark.deployments import topics
+from penstock.testing.slowness import patient
 
 FLOWS = {"page_views": "1:streaming:stateless:s:p:d", "totals": "1:streaming:stateful:s:p:d"}
 NODES = [
@@ -40,7 +41,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             create_topics(admin)
 
             def write(topic: str, value: bytes, key: bytes | None = None) -> None:
-                producer.send(topic, value, key=key).result(timeout_s=60)
+                producer.send(topic, value, key=key).result(timeout_s=patient(60))
 
             for _ in range(10):
                 write("orders", b"x")
@@ -189,6 +190,10 @@ def test_the_console_needs_no_spark() -> None:
         "print(sorted({'pyspark', 'yaml', 'cronsim', 'pandas'} & set(sys.modules)))"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=patient(300),
     )
     assert found.stdout.strip() == "[]"

@@ -19,6 +19,7 @@ from penstock.security.acls import (
     PermissionType,
     ResourceType,
 )
+from penstock.testing.slowness import patient
 
 EVE_PASSWORD = "a password of eve"
 
@@ -39,7 +40,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             assert admin.create_acls([rule]) == {rule: None}
         with Producer(found.bootstrap, **found.login()) as producer:
             for topic in ("orders", "salaries"):
-                producer.send(topic, b"a record").result(timeout_s=60)
+                producer.send(topic, b"a record").result(timeout_s=patient(60))
         yield found
 
 
@@ -130,7 +131,9 @@ def test_signing_out_ends_the_session_and_its_streams(url: str) -> None:
     bob = signed_in(url, "bob", BOB_PASSWORD)
     other = signed_in(url, "bob", BOB_PASSWORD)
     address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=120)
+    connection = http.client.HTTPConnection(
+        address.hostname or "", address.port, timeout=patient(120)
+    )
     connection.request("GET", "/api/live", headers={"cookie": bob.cookie})
     stream = connection.getresponse()
     assert stream.readline().startswith(b"data: ")

@@ -17,6 +17,7 @@ from deploy.files import DEPLOY, document
 from penstock.broker.metrics import names as broker_names
 from penstock.broker.metrics.names import Kind
 from penstock.spark.deployments.metrics import names as worker_names
+from penstock.testing.slowness import patient
 
 PROMETHEUS = DEPLOY / "prometheus"
 BY_NAME = {**broker_names.BY_NAME, **worker_names.BY_NAME}
@@ -80,7 +81,7 @@ def test_promtool_accepts_configuration_and_rules(command: tuple[str, ...]) -> N
         cwd=PROMETHEUS,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patient(60),
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr

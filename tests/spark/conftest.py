@@ -31,14 +31,14 @@ SESSION_SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.pollingDelay": "20ms",
-    "spark.sql.streaming.stopTimeout": "30s",
+    "spark.sql.streaming.stopTimeout": "300s",
     # Loopback, independent of the machine's host name.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
     # How long a worker and the JVM wait for each other; the default of 15 s is too short on a busy
     # machine.
-    "spark.python.authenticate.socketTimeout": "120s",
+    "spark.python.authenticate.socketTimeout": "600s",
     # Tests end before optimized code would pay off.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 from penstock.spark.source import PenstockDataSource
 from penstock.spark.stream_position import OWN
 from penstock.spark.stream_reader import StreamReader
+from penstock.testing.slowness import patient
 
 COLUMNS = StructType(
     [
@@ -54,7 +55,7 @@ class Deadline:
     reports what never happened."""
 
     def __init__(self, seconds: float) -> None:
-        self._left = seconds
+        self._left = patient(seconds)
         self._pause = Event()
 
     def check(self, awaited: str, pause_s: float = 0.05) -> None:

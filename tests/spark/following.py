@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from penstock.testing.slowness import patient
 from spark.direct import Deadline
 
 END_S = 300.0
@@ -48,7 +49,7 @@ class Followed:
     def run(self, frame: DataFrame, checkpoint: str) -> StreamingQuery:
         """Runs a query to its end; raises its error."""
         query = self.start(frame, checkpoint)
-        if not query.awaitTermination(int(END_S)):
+        if not query.awaitTermination(int(patient(END_S))):
             query.stop()
             raise AssertionError(f"the query did not end: {query.lastProgress}")
         return query

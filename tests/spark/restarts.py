@@ -27,6 +27,7 @@ from time import monotonic
 
 from penstock import Admin, Producer
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
 PARTITIONS = 3
@@ -121,7 +122,7 @@ class Writing:
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
-        self._thread.join(60)
+        self._thread.join(patient(60))
         if self._error is not None:
             raise self._error
 
@@ -160,7 +161,7 @@ class Run:
     def wait_for_batches(self, count: int) -> None:
         """Waits for this many further batches."""
         wanted = self._batches() + count
-        end = monotonic() + END_S
+        end = monotonic() + patient(END_S)
         pause = threading.Event()
         while self._batches() < wanted:
             if self._process.poll() is not None:
@@ -181,7 +182,7 @@ class Run:
     def wait(self, also: int = 0) -> None:
         """Waits for a normal end."""
         try:
-            code = self._process.wait(END_S)
+            code = self._process.wait(patient(END_S))
         except subprocess.TimeoutExpired:
             raise RestartsFailed(f"the query does not end:\n{self._tail()}") from None
         if code not in (0, also):
@@ -190,7 +191,7 @@ class Run:
     def kill(self) -> None:
         """Kills driver, JVM and Python workers at once, as when a machine fails."""
         os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(60)
+        self._process.wait(patient(60))
 
     def close(self) -> None:
         if self._process.poll() is None:

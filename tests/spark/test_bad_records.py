@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 
 from penstock import Consumer, Producer
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from spark.conftest import Read
 
 pytestmark = pytest.mark.timeout(300)
@@ -60,7 +61,7 @@ def test_a_bad_key_and_a_bad_value_in_one_column(
 ) -> None:
     """Neither is lost."""
     topic = broker.new_topic()
-    producer.send(topic, b"no", key=b"\xff\xfe").result(120)
+    producer.send(topic, b"no", key=b"\xff\xfe").result(patient(120))
     (row,) = read(topic, badRecords="column", keyFormat="string", **SCHEMA).collect()
     assert row.key is None
     assert row.value is None
@@ -72,7 +73,7 @@ def test_without_bad_records_the_column_is_null(
     broker: Broker, producer: Producer[Any, Any], read: Read
 ) -> None:
     topic = broker.new_topic()
-    producer.send(topic, GOOD[0]).result(120)
+    producer.send(topic, GOOD[0]).result(patient(120))
     (row,) = read(topic, badRecords="column", **SCHEMA).collect()
     assert row._corrupt is None
 
@@ -115,7 +116,7 @@ def test_a_stream_sends_bad_records_to_a_dead_letter_topic(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(END_S)
+        assert query.awaitTermination(int(patient(END_S)))
         assert query.exception() is None
     assert sorted(row.offset for row in seen) == [0, 1, 2, 4, 5, 7]
     with Consumer(broker.bootstrap) as consumer:

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.spark.class_archive import OPTIONS, ClassArchives, for_training
 from penstock.spark.home import VARIABLE, shared_home
+from penstock.testing.slowness import patient
 
 
 def installation(folder: Path, name: str) -> dict[str, str]:
@@ -96,7 +97,7 @@ def test_a_jvm_loads_classes_from_a_real_archive(tmp_path: Path) -> None:
             env=with_options,
             capture_output=True,
             text=True,
-            timeout=800,
+            timeout=patient(800),
             check=False,
         )
         assert ended.returncode == 0, ended.stderr

@@ -13,6 +13,7 @@ from penstock import Producer
 from penstock.spark.java import JavaMissing, check_java
 from penstock.spark.telling import told_plainly
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from spark.conftest import Read
 from spark.following import Followed
 
@@ -78,7 +79,7 @@ def test_the_error_of_a_failed_task_is_shown(
 ) -> None:
     """Unchanged, directly below Spark's own line."""
     topic = broker.new_topic()
-    producer.send(topic, b"no JSON").result(120)
+    producer.send(topic, b"no JSON").result(patient(120))
     with pytest.raises(PySparkException) as raised:
         read(topic, valueFormat="json", valueSchema="id BIGINT").collect()
     assert first_line(raised.value) == "An exception was thrown from the Python worker:"

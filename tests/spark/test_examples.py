@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock import Admin, Consumer
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.timeout(900)
 def finish(query: StreamingQuery) -> None:
     """Waits until everything available is read; raises the query's error."""
     try:
-        assert query.awaitTermination(QUERY_S), "the query did not come to its end"
+        assert query.awaitTermination(int(patient(QUERY_S))), "the query did not come to its end"
     finally:
         query.stop()
 

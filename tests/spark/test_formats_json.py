@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.spark.formats import Decoded, decoder
+from penstock.testing.slowness import patient
 
 FLAT = pa.struct([("id", pa.int64()), ("name", pa.string()), ("ok", pa.bool_())])
 RICH = pa.struct(
@@ -180,7 +181,7 @@ def test_text_that_resembles_null_is_still_decoded_in_one_pass() -> None:
     texts: list[bytes | None] = [b'{"id":%d,"name":"{a}none"}' % row for row in range(20_000)]
     began = process_time()
     decoded = decode(texts)
-    assert process_time() - began < 5
+    assert process_time() - began < patient(5)
     assert decoded.column[19_999].as_py()["name"] == "{a}none"
     assert not decoded.bad
 
@@ -204,7 +205,7 @@ def test_many_bad_records_are_fast(bad: bytes) -> None:
     good = b'{"id":1,"name":"somebody","at":"2026-01-02T03:04:05Z","price":1.25}'
     began = process_time()
     decoded = decode([bad if row % 10 == 0 else good for row in range(rows)], MAPLESS)
-    assert process_time() - began < 10
+    assert process_time() - began < patient(10)
     assert len(decoded.bad) == rows // 10
     assert decoded.column.null_count == rows // 10
 

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from penstock.testing.slowness import patient
+
 SECURITY = {
     "cryptography",
     "penstock.client.connection_login",
@@ -34,7 +36,7 @@ def loaded(code: str) -> set[str]:
         [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=patient(300),
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

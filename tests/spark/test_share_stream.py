@@ -20,7 +20,12 @@ from spark.conftest import Read
 from spark.direct import COLUMNS, Deadline, rows_of, source
 from spark.following import END_S, Followed
 
-LIMIT_S = patient(60.0)
+
+def limit_s() -> float:
+    """How long to wait; longer while the machine is busy."""
+    return patient(60.0)
+
+
 Make = Callable[..., ShareStreamReader]
 
 
@@ -56,7 +61,7 @@ def numbers(broker: Broker, topic: str) -> tuple[int, int | None]:
 
 def next_batch(reader: ShareStreamReader, start: dict[str, Any]) -> dict[str, Any]:
     """Asks for the next batch until there is one."""
-    deadline = Deadline(LIMIT_S)
+    deadline = Deadline(limit_s())
     while (end := reader.latestOffset(start, ReadMaxRows(1))) == start:
         deadline.check("a batch")
     return end
@@ -64,7 +69,7 @@ def next_batch(reader: ShareStreamReader, start: dict[str, Any]) -> dict[str, An
 
 def settled(reader: ShareStreamReader, broker: Broker, topic: str, at: dict[str, Any]) -> None:
     """Lets Spark look for more records until all are done. There must be no other batch."""
-    deadline = Deadline(LIMIT_S)
+    deadline = Deadline(limit_s())
     while numbers(broker, topic) != (0, 0):
         assert reader.latestOffset(at, ReadMaxRows(1)) == at
         deadline.check("the end of the queue")
@@ -173,7 +178,7 @@ def test_two_queries_drain_one_queue(
         """The first query waits in its first batch until the second is done."""
         if not held:
             held.append(others.start(stream(), str(tmp_path / "b")))
-            assert held[0].awaitTermination(int(END_S)), held[0].lastProgress
+            assert held[0].awaitTermination(int(patient(END_S))), held[0].lastProgress
         ones.take(frame, batch_id)
 
     def stream() -> DataFrame:
@@ -182,7 +187,7 @@ def test_two_queries_drain_one_queue(
     writer = stream().writeStream.option("checkpointLocation", str(tmp_path / "a"))
     query = writer.foreachBatch(hold).trigger(availableNow=True).start()
     try:
-        assert query.awaitTermination(int(2 * END_S)), query.lastProgress
+        assert query.awaitTermination(int(patient(2 * END_S))), query.lastProgress
     finally:
         query.stop()
     processed = sorted((row.partition, row.offset) for row in [*ones.rows, *others.rows])
@@ -206,7 +211,7 @@ def test_a_query_that_fails_before_its_commit_leaves_its_records_to_another(
     writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "failed"))
     query = writer.foreachBatch(fail).trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException, match="the work failed"):
-        query.awaitTermination(int(END_S))
+        query.awaitTermination(int(patient(END_S)))
     assert seen
     followed = Followed()
     followed.run(frame, str(tmp_path / "other"))

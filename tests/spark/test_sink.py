@@ -18,6 +18,7 @@ from penstock.client.errors import ClientError
 from penstock.spark.options import parse_sink
 from penstock.spark.writers import BatchWriter, Written
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from spark.conftest import Read
 
 pytestmark = pytest.mark.timeout(300)
@@ -278,7 +279,7 @@ def test_a_stream_writes_to_a_topic(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(END_S)
+        assert query.awaitTermination(int(patient(END_S)))
         assert query.exception() is None
 
     for first in (0, 50):
@@ -304,7 +305,7 @@ def test_a_stream_in_complete_mode_is_refused(
         .trigger(availableNow=True)
     )
     with pytest.raises(PySparkException, match="cannot be overwritten"):
-        start.start().awaitTermination(END_S)
+        start.start().awaitTermination(int(patient(END_S)))
 
 
 # -- round trips -----------------------------------------------------------------------------------

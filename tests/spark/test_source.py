@@ -13,6 +13,7 @@ from penstock import Admin, Producer
 from penstock.client.errors import OptionError
 from penstock.spark.log_view import DataLoss
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from spark.direct import Deadline, batch_reader, offsets_of, read_all, rows_of
 
@@ -114,7 +115,7 @@ def test_assign_and_pattern(broker: Broker, producer: Producer[Any, Any], ten: s
     prefix = broker.new_name("pattern")
     names = [broker.new_topic(name=f"{prefix}{end}") for end in (".a", ".b", ".ab")]
     for name in names:
-        producer.send(name, b"x").result(120)
+        producer.send(name, b"x").result(patient(120))
     matched = read_all(broker.bootstrap, subscribePattern=f"{prefix}[.][ab]")
     assert offsets_of(matched) == {(names[0], 0): [0], (names[1], 0): [0]}
     assert read_all(broker.bootstrap, subscribePattern=prefix) == []
@@ -238,7 +239,7 @@ def test_a_compacted_topic_has_gaps() -> None:
         while any(0 < offset < 48 for offset in offsets):
             deadline.check("compaction")
             # One more record rolls the segment, so that the records before it can be compacted.
-            producer.send(topic, value=b"roll", key=b"0").result(120)
+            producer.send(topic, value=b"roll", key=b"0").result(patient(120))
             offsets = [row["offset"] for row in read_all(own.bootstrap, topic)]
         pieces = batch_reader(own.bootstrap, topic, maxRecordsPerPartition="5")
         found = [row["offset"] for row in rows_of(pieces, pieces.partitions())]

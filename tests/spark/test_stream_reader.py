@@ -18,6 +18,7 @@ from penstock import Admin, Producer
 from penstock.client.errors import OptionError
 from penstock.spark.log_view import DataLoss
 from penstock.testing import Broker, Faults
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from spark.direct import Stream, read_up_to, rows_of
 
@@ -213,7 +214,7 @@ def test_new_topics_that_match_the_pattern_are_read(
     assert stream.trigger().rows == []
     for name in ("a", "b"):
         topic = broker.new_topic(name=f"{prefix}-{name}")
-        producer.send(topic, b"hello").result(120)
+        producer.send(topic, b"hello").result(patient(120))
         assert stream.trigger().offsets == {(topic, 0): [0]}
 
 
@@ -354,11 +355,11 @@ def test_a_stream_survives_a_broker_restart() -> None:
     """Planning and reading both wait for it."""
     with Broker() as own, Producer(own.bootstrap) as writer:
         topic = own.new_topic()
-        writer.send(topic, b"one").result(120)
+        writer.send(topic, b"one").result(patient(120))
         with Stream(own.bootstrap, topic, **EARLIEST) as stream:
             assert stream.trigger().offsets == {(topic, 0): [0]}
             own.restart()
-            writer.send(topic, b"two").result(120)
+            writer.send(topic, b"two").result(patient(120))
             assert stream.trigger().offsets == {(topic, 0): [1]}
 
 

@@ -41,7 +41,9 @@ SLACK_S = 6.0
 def brisk() -> ZooKeeperConfig:
     """Gives up soon; later on a busy machine."""
     return ZooKeeperConfig(
-        request_timeout_s=patient(3.0), attempt_timeout_s=patient(1.0), trust_s=60.0
+        request_timeout_s=min(20.0, patient(8.0)),
+        attempt_timeout_s=min(6.0, patient(2.5)),
+        trust_s=600.0,
     )
 
 
@@ -64,7 +66,7 @@ def frozen(zookeeper: ZooKeeperEnsemble) -> Iterator[ZooKeeperEnsemble]:
 
 def children(ensemble: ZooKeeperEnsemble, path: str) -> list[str]:
     client = KazooClient(ensemble.members[0].endpoint, timeout=60)
-    client.start(timeout=LIMIT_S)
+    client.start(timeout=patient(LIMIT_S))
     try:
         return sorted(client.get_children(path))
     finally:
@@ -122,7 +124,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(zookeeper: ZooKeeperEnsemble
                 committing = asyncio.create_task(store.commit(compares, [put_it]))
                 renewing = asyncio.create_task(store.keep_alive(lease))
                 proxy.mute = True
-                async with asyncio.timeout(LIMIT_S):
+                async with asyncio.timeout(patient(LIMIT_S)):
                     await proxy.lost.wait()
                     proxy.mute = False
                     proxy.lost.clear()
@@ -195,7 +197,7 @@ def test_nothing_depends_on_the_session(zookeeper: ZooKeeperEnsemble) -> None:
             await asyncio.to_thread(end_session, zookeeper, session_of(store))
             await put(store, "/a", b"%d" % number, lease)
             assert await store.keep_alive(lease)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             events = await watching
         assert [event.value for event in events] == [b"2", b"3", b"4"]
         await store.close()
@@ -210,7 +212,7 @@ def session_of(store: ZooKeeperStore) -> Any:
 def end_session(ensemble: ZooKeeperEnsemble, session: Any) -> None:
     """Ends a session from outside. To its owner it has expired."""
     client = KazooClient(ensemble.members[0].endpoint, client_id=session, timeout=60)
-    client.start(timeout=LIMIT_S)
+    client.start(timeout=patient(LIMIT_S))
     client.stop()
     client.close()
 
@@ -310,7 +312,7 @@ def test_the_log_does_not_grow_forever(zookeeper: ZooKeeperEnsemble) -> None:
         lease = await store.grant_lease(600.0)
         for number in range(100):
             await put(store, f"/{number % 7}", b"%d" % number, lease)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             while len(await asyncio.to_thread(children, zookeeper, "/grows/penstock/log")) > 30:
                 await put(store, "/7", b"", lease)
         marks = await asyncio.to_thread(children, zookeeper, "/grows/penstock/snapshots")
@@ -370,7 +372,7 @@ def test_an_empty_store_can_begin_at_a_later_revision(zookeeper: ZooKeeperEnsemb
 
 def test_znodes_of_another_program_are_not_taken_for_a_store(zookeeper: ZooKeeperEnsemble) -> None:
     client = KazooClient(zookeeper.members[0].endpoint, timeout=60)
-    client.start(timeout=LIMIT_S)
+    client.start(timeout=patient(LIMIT_S))
     client.create("/foreign/penstock/head", b"mine", makepath=True)
     for name in ("barrier", "log"):
         client.create(f"/foreign/penstock/{name}")

@@ -22,13 +22,17 @@ from penstock.stores.errors import StoreUnavailable
 from penstock.stores.zk_address import ZooKeeperAddress
 from penstock.stores.zk_session import ZooKeeperConfig
 from penstock.stores.zookeeper import ZooKeeperStore
+from penstock.testing.ports import free_port
+from penstock.testing.slowness import patient
 
 from .store_bench import StoreBench
 
 START_TIMEOUT_S = 150.0
+_taken: set[int] = set()
+"""Ports of members in this process, which may be down for a while."""
 JARS = Path("/usr/share/java")
 ZOOKEEPER_JAR = JARS / "zookeeper.jar"
-PATIENT = ZooKeeperConfig(request_timeout_s=60.0, attempt_timeout_s=10.0, session_timeout_s=20.0)
+PATIENT = ZooKeeperConfig(request_timeout_s=300.0, attempt_timeout_s=10.0, session_timeout_s=20.0)
 """For calls that must succeed however busy the machine is."""
 _THREADS = Threads(4)
 
@@ -131,7 +135,7 @@ class ZooKeeperServer:
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.wait(timeout=120)
+            self.process.wait(timeout=patient(120))
             self.process = None
 
 
@@ -154,7 +158,7 @@ class ZooKeeperEnsemble:
 
     def wait_healthy(self) -> None:
         """Waits until every member serves."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + patient(START_TIMEOUT_S)
         for member in self.members:
             while not member.mode:
                 assert time.monotonic() < deadline, f"member {member.number} does not serve"
@@ -162,7 +166,7 @@ class ZooKeeperEnsemble:
 
     def leader(self) -> ZooKeeperServer:
         """Returns the present leader, according to the members themselves."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + patient(START_TIMEOUT_S)
         while time.monotonic() < deadline:
             for member in self.members:
                 if member.process is not None and member.mode in ("leader", "standalone"):
@@ -208,7 +212,7 @@ async def open_store(
 
 
 async def wait_until_served(address: ZooKeeperAddress) -> None:
-    async with asyncio.timeout(START_TIMEOUT_S):
+    async with asyncio.timeout(patient(START_TIMEOUT_S)):
         while True:
             try:
                 store = await open_store(address)
@@ -266,11 +270,8 @@ def _class_path() -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    random, found = SystemRandom(), set[int]()
+    while len(found) < count:
+        found |= {free_port(random)} - _taken
+    _taken.update(found)
+    return sorted(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,14 +13,27 @@ from typing import Any, Protocol
 import pytest
 
 from console.fake_worker import FakeWorker, create_topics
-from console.running import brokers, running_console
+from console.running import brokers, eventually, running_console
 from penstock import Admin, Producer
+from penstock.runtime import SystemClock
 from penstock.spark.deployments import topics
+from penstock.testing.ask import ask
 from penstock.testing.broker import Broker
 from penstock.testing.slowness import patient
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import MetadataRequest, MetadataResponse
 
 CHROMIUM = shutil.which("chromium")
 PATIENCE_MS = 60_000
+METADATA_VERSION = 12
+KEEP_TOASTS = """
+  // A message stays, so that it is found however late a busy machine looks for it.
+  const remove = Element.prototype.remove;
+  Element.prototype.remove = function () {
+    if (this.classList.contains("toast")) this.style.pointerEvents = "none";
+    else remove.call(this);
+  };
+"""
 
 
 @pytest.fixture(scope="package")
@@ -67,6 +80,7 @@ def page(chromium: Any, url: str) -> Iterator[Any]:
     """Opens a page of the console. An error in its scripts, or a violation of its content
     security policy, fails the test."""
     context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
+    context.add_init_script(KEEP_TOASTS)
     opened = context.new_page()
     opened.set_default_timeout(patient(PATIENCE_MS))
     wrong: list[str] = []
@@ -87,9 +101,42 @@ def note(message: Any, wrong: list[str]) -> None:
         wrong.append(message.text)
 
 
+def until_shown(
+    page: Any, wanted: list[Any], work: Callable[[], object], pause_ms: int, what: str
+) -> None:
+    """Works until each of these was shown once. Figures that change are seldom all shown at once
+    on a busy machine."""
+    clock = SystemClock()
+    end = clock.monotonic() + patient(60)
+    while wanted := [each for each in wanted if not each.count()]:
+        assert clock.monotonic() < end, f"{what}: {wanted}"
+        work()
+        page.wait_for_timeout(pause_ms)
+
+
+class PatientAdmin(Admin):
+    """Returns when every broker knows a topic that was created. The page of a topic asks one of
+    them, which may learn of it a moment later, and asks only once."""
+
+    brokers: Sequence[Broker] = ()
+
+    def create_topic(self, name: str, *more: Any, **options: Any) -> Any:
+        created = super().create_topic(name, *more, **options)
+        asked = MetadataRequest([MetadataRequest.Topic(name=name)], False)
+        for broker in self.brokers:
+
+            def is_known(address: str = broker.bootstrap) -> bool:
+                answer = ask(address, asked, MetadataResponse, METADATA_VERSION, patient(30))
+                return answer.topics[0].error_code == ErrorCode.NONE
+
+            eventually(is_known)
+        return created
+
+
 @pytest.fixture(scope="package")
-def admin(bootstrap: str) -> Iterator[Admin]:
-    with Admin(bootstrap) as opened:
+def admin(bootstrap: str, cluster: list[Broker]) -> Iterator[Admin]:
+    with PatientAdmin(bootstrap) as opened:
+        opened.brokers = cluster
         yield opened
 
 

@@ -14,10 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from console.browser.conftest import Send
+from console.browser.conftest import Send, until_shown
 from penstock import Admin
-from penstock.runtime import SystemClock
-from penstock.testing.slowness import patient
 
 Lines = Mapping[str, Sequence[float | None]]
 STEPS = 150
@@ -72,12 +70,16 @@ def columns(page: Any, variable: str = "--c0") -> list[float]:
     return found
 
 
+def place(page: Any, share: float) -> dict[str, float]:
+    """Returns a place in the chart; `share` is 0 at its left side and 1 at its right side."""
+    box = page.locator("#written .u-over").bounding_box()
+    return {"x": box["width"] * share, "y": box["height"] / 2}
+
+
 def hover(page: Any, share: float) -> None:
-    """Moves the pointer over the chart; `share` is 0 at its left side and 1 at its right side."""
-    over = page.locator("#written .u-over")
-    over.scroll_into_view_if_needed()
-    box = over.bounding_box()
-    page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
+    """Moves the pointer over the chart, wherever it is by then: problems of the cluster are shown
+    above it."""
+    page.locator("#written .u-over").hover(position=place(page, share))
 
 
 def legend(page: Any, text: str | re.Pattern[str]) -> None:
@@ -141,10 +143,8 @@ def test_dragging_zooms_all_charts(page: Any, show: Callable[[Lines], None]) -> 
     whole = page.get_by_role("button", name="Whole range")
     assert not whole.is_visible()
     for back in (lambda: page.locator("#written .u-over").dblclick(), whole.click):
-        hover(page, 0.4)
-        page.mouse.down()
-        hover(page, 0.6)
-        page.mouse.up()
+        over = page.locator("#written .u-over")
+        over.drag_to(over, source_position=place(page, 0.4), target_position=place(page, 0.6))
         whole.wait_for()
         page.wait_for_function(f"(holder) => ({COLUMNS})(holder, '--c0').length > 300",
                                arg=page.locator("#written .plot").element_handle())  # fmt: skip
@@ -217,12 +217,7 @@ def test_pages_of_topics_and_brokers_have_charts(
         page.locator("#topic-bytes .legend", has_text=re.compile(r"written [1-9]")),
         page.locator("#topic-size .legend", has_text=re.compile(r"one replica [1-9]")),
     ]
-    clock = SystemClock()
-    end = clock.monotonic() + patient(60)
-    while not all(each.count() for each in wanted):
-        assert clock.monotonic() < end, "nothing of what was written was drawn"
-        send("charted", *[b"v" * 100] * 50)
-        page.wait_for_timeout(200)
+    until_shown(page, wanted, lambda: send("charted", *[b"v" * 100] * 50), 200, "what is not drawn")
     page.goto(f"{url}#/brokers")
     for each in ("broker-bytes", "broker-records", "broker-answers", "broker-disks"):
         page.locator(f"#{each} .legend", has_text="broker 2").wait_for()

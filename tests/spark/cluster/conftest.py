@@ -24,7 +24,7 @@ DRIVER_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # Both executors must be registered before the first task is scheduled.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
 }
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from penstock.testing.slowness import patient
+
 HOST = "127.0.0.1"
 _WAIT_S = 180.0
 
@@ -50,14 +52,14 @@ class Gate:
         # Closing a server does not wake a thread that accepts; one more connection does.
         with socket.create_connection(self.address) as last:
             last.sendall(b"stop\n")
-            self._thread.join(_WAIT_S)
+            self._thread.join(patient(_WAIT_S))
         self._server.close()
 
     def wait_for_executors(self, count: int, check: Callable[[], None]) -> dict[int, list[Arrival]]:
         """Returns the arrivals by executor, once `count` executors have reported. Calls `check`
         meanwhile, which raises if they no longer can."""
         with self._changed:
-            for _ in range(int(_WAIT_S)):
+            for _ in range(int(patient(_WAIT_S))):
                 if self._changed.wait_for(lambda: len(self._by_executor()) >= count, 1.0):
                     return self._by_executor()
                 check()

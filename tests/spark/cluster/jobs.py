@@ -41,7 +41,7 @@ def pass_gate(address: list[Any], after: int) -> Callable[[Iterator[pa.RecordBat
         assert context is not None
         said = [executor_pid(), context.partitionId(), context.attemptNumber()]
         with socket.create_connection((address[0], address[1])) as connection:
-            connection.settimeout(200)
+            connection.settimeout(6_000)
             connection.sendall(json.dumps(said).encode() + b"\n")
             connection.recv(16)
 

@@ -27,6 +27,7 @@ import pyspark
 from penstock.runtime import SystemClock, SystemRandom
 from penstock.spark.home import make_home
 from penstock.testing.ports import free_port
+from penstock.testing.slowness import patient
 
 HOST = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -83,7 +84,7 @@ class Process:
 
     def wait_for(self, pattern: str, timeout_s: float = START_S) -> re.Match[str]:
         """Waits until the log contains the pattern."""
-        end = self._clock.monotonic() + timeout_s
+        end = self._clock.monotonic() + patient(timeout_s)
         pause = threading.Event()
         while True:
             if found := re.search(pattern, self.log.read_text("utf-8", "replace")):
@@ -102,10 +103,10 @@ class Process:
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGTERM)
             try:
-                self.popen.wait(_STOP_S)
+                self.popen.wait(patient(_STOP_S))
             except subprocess.TimeoutExpired:
                 self.popen.kill()
-                self.popen.wait(_STOP_S)
+                self.popen.wait(patient(_STOP_S))
         for pipe in (self.popen.stdin, self.popen.stdout):
             if pipe is not None:
                 pipe.close()
@@ -217,7 +218,7 @@ class Driver:
 
     def result(self, timeout_s: float = CALL_S) -> Any:
         """Waits for the job and returns its result."""
-        end = self._clock.monotonic() + timeout_s
+        end = self._clock.monotonic() + patient(timeout_s)
         while self._answer is None:
             left_s = end - self._clock.monotonic()
             if left_s <= 0:

@@ -17,6 +17,7 @@ import pytest
 from penstock import Admin, Consumer, Producer
 from penstock.runtime import SystemClock
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from spark.cluster.gate import Gate
 from spark.cluster.processes import Driver
@@ -89,7 +90,7 @@ def descendants(ancestor: int) -> set[int]:
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     clock, pause = SystemClock(), threading.Event()
-    end = clock.monotonic() + timeout_s
+    end = clock.monotonic() + patient(timeout_s)
     while not condition():
         assert clock.monotonic() < end, "it did not come about in time"
         pause.wait(0.05)

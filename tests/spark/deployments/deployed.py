@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -118,6 +120,22 @@ class WorkerProcess:
             if process.pid == process.session and _parent(process.pid) == self.process.pid
         ]
 
+    def driver(self) -> int:
+        """Waits until it has one driver, and returns its process id. On a busy machine a driver may
+        lose its lease, and is started again."""
+        clock = SystemClock()
+        until = clock.monotonic() + WAIT_S
+        while len(drivers := self.drivers()) != 1:
+            assert clock.monotonic() < until, f"the drivers are {drivers}"
+            os.sched_yield()
+        return drivers[0]
+
+    def kill_drivers(self, kill: Callable[[int, int], None] = os.kill) -> None:
+        """Kills its drivers. One may have ended by itself meanwhile."""
+        for driver in self.drivers():
+            with suppress(ProcessLookupError):
+                kill(driver, signal.SIGKILL)
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(WAIT_S)
@@ -149,6 +167,23 @@ def wait_until_gone(sessions: list[int]) -> None:
     while any(process.session in sessions for process in processes()):
         assert clock.monotonic() < until, "processes of a driver still run"
         os.sched_yield()
+
+
+def table_files(table: Path) -> list[Path]:
+    """Returns the files that belong to the table. A batch that was interrupted leaves others."""
+    log = {
+        int(each.name.partition(".")[0]): each
+        for each in sorted((table / "_spark_metadata").iterdir())
+        if not each.name.startswith(".")
+    }
+    compact = max((n for n, each in log.items() if each.suffix == ".compact"), default=-1)
+    lines = [
+        json.loads(line)
+        for number, each in log.items()
+        if number >= compact
+        for line in each.read_text().splitlines()[1:]
+    ]
+    return [table / Path(each["path"]).name for each in lines if each["action"] == "add"]
 
 
 class Cluster:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -18,7 +17,7 @@ import pytest
 
 from penstock import Admin, Consumer, Producer
 from penstock.testing import Broker
-from spark.deployments.deployed import SCRIPT, WAIT_S, WorkerProcess, make_project
+from spark.deployments.deployed import SCRIPT, WAIT_S, WorkerProcess, make_project, table_files
 from spark.direct import Deadline
 
 pytestmark = [pytest.mark.timeout(1_500), pytest.mark.usefixtures("java")]
@@ -140,23 +139,6 @@ class Writer:
             self.write(5)
 
 
-def table_files(table: Path) -> list[Path]:
-    """Returns the files that belong to the table. A batch that was interrupted leaves others."""
-    log = {
-        int(each.name.partition(".")[0]): each
-        for each in sorted((table / "_spark_metadata").iterdir())
-        if not each.name.startswith(".")
-    }
-    compact = max((n for n, each in log.items() if each.suffix == ".compact"), default=-1)
-    lines = [
-        json.loads(line)
-        for number, each in log.items()
-        if number >= compact
-        for line in each.read_text().splitlines()[1:]
-    ]
-    return [table / Path(each["path"]).name for each in lines if each["action"] == "add"]
-
-
 def numbers(data: Path) -> Counter[int]:
     (table,) = [each for each in data.rglob("spark-warehouse/**/copied") if each.is_dir()]
     found: Counter[int] = Counter()
@@ -187,8 +169,7 @@ def test_a_backfill_beside_a_live_stream_into_a_table(broker: Broker, tmp_path: 
             assert (made["records"], made["repeated"]) == (OLD, 0)
             penstock.until(lambda each: 0 < each["done"] < OLD, "views")
             assert not set(range(OLD)) <= set(numbers(data))
-            for driver in worker.drivers():
-                os.killpg(driver, signal.SIGKILL)
+            worker.kill_drivers(os.killpg)
             ended = penstock.until(lambda each: each["state"] == "COMPLETED", "views")
             assert (ended["done"], ended["total"], ended["lost"]) == (OLD, OLD, 0)
         deadline = Deadline(WAIT_S)

@@ -411,7 +411,8 @@ def test_workers_report(broker: Broker, name: str) -> None:
     async def work() -> None:
         async with catalog(broker) as mine:
             now_ms = mine._env.clock.wall_ms()
-            worker = WorkerStatus(f"w-{name}", "box", "disk", now_ms, now_ms, [name])
+            # From an hour later: on a busy machine it would soon count as silent.
+            worker = WorkerStatus(f"w-{name}", "box", "disk", now_ms, now_ms + 3_600_000, [name])
             old = replace(worker, id=f"old-{name}", updated_ms=now_ms - 3_600_000)
             await mine.report_worker(worker)
             await mine.report_worker(old)

@@ -15,7 +15,7 @@ import pytest
 
 from penstock import Admin, Producer
 from penstock.testing import Broker
-from spark.deployments.deployed import WAIT_S, WorkerProcess, make_project
+from spark.deployments.deployed import WAIT_S, WorkerProcess, make_project, table_files
 
 pytestmark = [pytest.mark.timeout(1_500), pytest.mark.usefixtures("java")]
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main", "pipeline"]
@@ -68,8 +68,8 @@ class Commands:
 
 
 def rows(data: Path) -> int:
-    files = [each for each in data.rglob("copied/*.parquet") if not each.name.startswith(".")]
-    return sum(pq.read_metadata(each).num_rows for each in files)
+    (table,) = [each for each in data.rglob("spark-warehouse/**/copied") if each.is_dir()]
+    return sum(pq.read_metadata(each).num_rows for each in table_files(table))
 
 
 def checkpoints(data: Path) -> list[str]:

@@ -33,7 +33,7 @@ from penstock.testing.slowness import patient
 
 pytestmark = pytest.mark.timeout(600)
 WORKER = f"environment-test-{os.getpid()}"
-WAIT_S = 300.0
+WAIT_S = 300
 WHEEL = "own_package-1.0-py3-none-any.whl"
 BACKEND = """
 import pathlib, signal
@@ -65,6 +65,8 @@ asyncio.run(made.python(Path(root), "a" * 64))
 def without_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_RETRIES", "0")
+    # An index of a test answers, however late.
+    monkeypatch.setenv("PIP_DEFAULT_TIMEOUT", str(WAIT_S))
 
 
 @pytest.fixture

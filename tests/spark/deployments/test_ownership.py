@@ -17,7 +17,10 @@ from penstock.testing import Broker, Faults
 from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
-SESSION_MS = int(patient(8_000))
+
+def session_ms() -> int:
+    """Long enough for a busy machine, and short for tests that wait for its end."""
+    return int(min(25_000, patient(8_000)))
 
 
 class Desk:
@@ -92,9 +95,9 @@ async def place(
 ) -> AsyncIterator[Place]:
     worker = Worker(desk, name)
     options = OwnershipOptions(
-        session_timeout_ms=SESSION_MS,
+        session_timeout_ms=session_ms(),
         heartbeat_interval_ms=100,
-        rebalance_timeout_ms=5 * SESSION_MS,
+        rebalance_timeout_ms=5 * session_ms(),
         group_id=group,
         commit_to=TopicPartition(topic, 0),
     )
@@ -292,6 +295,9 @@ def test_a_worker_that_the_group_does_not_know_any_more_begins_again(
                 faults.fail("Heartbeat", "UNKNOWN_MEMBER_ID")
                 await until(lambda: "lose" in desk.whats("one", "a"), one)
                 await until(lambda: one.worker.pipelines == desk.existing, one)
-                assert desk.whats("one", "a") == ["take", "lose", "give_up", "ended", "take"]
+                first, *rest = desk.whats("one", "a")
+                # The second answer may come to a heartbeat before or after it has joined again.
+                assert [first, *rest[:4]] == ["take", "lose", "give_up", "ended", "take"]
+                assert rest == rest[:4] * (len(rest) // 4)
 
     run_case(case)

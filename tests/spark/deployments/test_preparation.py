@@ -69,8 +69,10 @@ def test_a_worker_ends_while_it_installs_packages(tmp_path: Path) -> None:
         async with asyncio.timeout(WAIT_S):
             while not has_begun():
                 await SystemClock().sleep(0.05)
-        await cluster.worker()
-        (worker,) = [each for each in cluster.catalog.workers if sessions_of(each)]
+            # The catalog may learn of the worker later, and still have one that has died.
+            while not (found := [each for each in cluster.catalog.workers if sessions_of(each)]):
+                await SystemClock().sleep(0.05)
+        (worker,) = found
         return worker
 
     async def main(cluster: Cluster) -> None:

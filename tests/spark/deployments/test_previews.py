@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import pytest
+
 from penstock.aio import Consumer, Producer
 from penstock.client.environment import default_environment
 from penstock.runtime import SystemClock, SystemRandom
-from penstock.spark.deployments import topics
+from penstock.spark.deployments import preview_server, topics
 from penstock.spark.deployments.model import decode, encode
 from penstock.spark.deployments.preview_server import (
     AT_A_TIME_MAX,
@@ -156,6 +158,13 @@ def test_a_worker_answers_for_its_own_pipelines(broker: Broker) -> None:
     assert len(seen) >= 2
 
 
+@pytest.fixture
+def open_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers stay open until the test ends, however long that takes."""
+    monkeypatch.setattr(preview_server, "ANSWER_S", 24 * 3_600.0)
+
+
+@pytest.mark.usefixtures("open_answers")
 def test_further_requests_are_refused_while_some_are_answered(broker: Broker) -> None:
     client = Client(broker)
     asked = 0
@@ -176,6 +185,7 @@ def test_further_requests_are_refused_while_some_are_answered(broker: Broker) ->
     asyncio.run(client.serve(ask, main))
 
 
+@pytest.mark.usefixtures("open_answers")
 def test_a_busy_worker_does_not_answer_for_others(broker: Broker) -> None:
     """The console takes the first answer, which must be that of the worker with the pipeline."""
     client = Client(broker)

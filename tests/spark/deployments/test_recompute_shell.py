@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,8 +105,7 @@ class World:
         self.sent += count
 
     def kill_drivers(self) -> None:
-        for driver in self.worker.drivers():
-            os.kill(driver, signal.SIGKILL)
+        self.worker.kill_drivers()
 
     def rows(self, place: str) -> list[int]:
         table = Path(place, "table.json")

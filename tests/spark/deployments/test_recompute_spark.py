@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -206,8 +205,7 @@ def test_kills_lose_nothing(broker: Broker, tmp_path: Path) -> None:
         generation = recomputed.generations
         await changed(cluster, lambda old: begun(old, 1, order("manual"), 1), "recompute")
         await cluster.status(NAME, lambda status: status.recompute.get("state") == "RUNNING")
-        for driver in workers[-1].drivers():  # Both of them, in the middle of their work.
-            os.kill(driver, signal.SIGKILL)
+        workers[-1].kill_drivers()  # Both of them, in the middle of their work.
         await cluster.send(NAME, 300, 100)
         await stage(cluster, "caught up")
         await asyncio.to_thread(kill_worker)

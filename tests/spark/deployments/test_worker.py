@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ def test_a_deployed_pipeline_survives_its_driver_and_is_stopped_and_started(
         status = await cluster.status("copy", lambda status: status.good_version == 1)
         assert status.storage_id and status.failures == 0
 
-        (driver,) = worker.drivers()
+        driver = await asyncio.to_thread(worker.driver)
         os.kill(driver, signal.SIGKILL)
         await cluster.send("copy", 200, 100)
         assert await cluster.received("copy", 300) == list(range(300))
@@ -77,6 +78,8 @@ def test_a_deployed_pipeline_survives_its_driver_and_is_stopped_and_started(
             assert what in whats
         lines = [line.text async for line in cluster.catalog.logs("copy", follow=False)]
         assert any("copy" in line for line in lines)
+        # The record that forgets the worker comes last.
+        await cluster.catalog.caught_up()
         assert not cluster.catalog.workers
 
     try:

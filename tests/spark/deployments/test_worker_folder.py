@@ -12,6 +12,7 @@ import pytest
 
 from penstock.runtime import SystemRandom
 from penstock.spark.deployments.worker_folder import WorkerFolder
+from penstock.testing.slowness import patient
 
 CRASH = """
 import os, sys
@@ -38,7 +39,7 @@ def names(path: Path) -> list[str]:
 def test_spares_of_a_worker_that_crashed_are_removed(tmp_path: Path) -> None:
     """Those of a worker that runs are kept."""
     running = claimed(tmp_path, "running")
-    subprocess.run([sys.executable, "-c", CRASH, str(tmp_path)], timeout=120, check=False)
+    subprocess.run([sys.executable, "-c", CRASH, str(tmp_path)], timeout=patient(120), check=False)
     assert (tmp_path / "spares" / "crashed" / "7").is_dir()
     new = claimed(tmp_path, "new")
     assert names(tmp_path) == ["new", "new.lock", "running", "running.lock"]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from chaos.broker_processes import BrokerProcesses, wait_for
 from penstock import Admin
 from penstock.spark.deployments.catalog import Catalog
+from penstock.testing.slowness import patient
 from spark.cluster.processes import Standalone
 
 from .pipelines import COPIES, EVENTS, PARTITIONS, SCRIPTED, Pipeline, command, environment
@@ -78,7 +79,7 @@ class WorkerProcess:
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.wait(60)
+            self.process.wait(patient(60))
             if self.process.stdin is not None:
                 self.process.stdin.close()
 
@@ -144,11 +145,11 @@ class Deployments:
         if self._catalog is not None:
             self._do(self._catalog.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(60)
+        self._thread.join(patient(60))
         self._loop.close()
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_S)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(patient(START_S))
 
 
 class Cluster:
@@ -213,7 +214,7 @@ class Cluster:
             capture_output=True,
             text=True,
             env=environment(),
-            timeout=START_S,
+            timeout=patient(START_S),
             check=False,
         )
         assert ended.returncode == 0, ended.stderr

@@ -8,6 +8,7 @@ import time
 from typing import Any, NamedTuple
 
 from penstock import Producer
+from penstock.testing.slowness import patient
 
 from .pipelines import EVENTS
 
@@ -60,7 +61,7 @@ class Load:
         """Ends the load. Returns when every record was acknowledged or has failed."""
         self._stop.set()
         if self._thread.ident is not None:
-            self._thread.join(DELIVERY_MS / 1000 + 60)
+            self._thread.join(patient(DELIVERY_MS / 1000 + 60))
 
     @property
     def stall_s(self) -> float:
@@ -70,7 +71,7 @@ class Load:
     def _run(self) -> None:
         try:
             with Producer(
-                self._bootstrap, linger_ms=20, delivery_timeout_ms=DELIVERY_MS
+                self._bootstrap, linger_ms=20, delivery_timeout_ms=int(patient(DELIVERY_MS))
             ) as producer:
                 self._producer = producer
                 began, sent = time.monotonic(), 0
@@ -106,5 +107,5 @@ class Load:
 
     def close_windows(self, at_ms: int) -> None:
         """Writes one record of a later time, so that earlier windows are complete."""
-        with Producer(self._bootstrap, delivery_timeout_ms=DELIVERY_MS) as producer:
+        with Producer(self._bootstrap, delivery_timeout_ms=int(patient(DELIVERY_MS))) as producer:
             self._send(producer, CLOSING, at_ms)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
+from penstock.testing.slowness import patient
+
 from .pipelines import EVENTS, WITNESS_FILE
 
 _LOOK_S = 0.25
@@ -187,7 +189,7 @@ class Watch:
     def stop(self) -> None:
         self._stop.set()
         if self._thread.ident is not None:
-            self._thread.join(60)
+            self._thread.join(patient(60))
 
     def have_reached(self, position: int, names: Iterable[str] | None = None) -> bool:
         return not self.behind(position, names)

@@ -28,6 +28,7 @@ from penstock.spark.options import parse_sink
 from penstock.spark.source import PenstockDataSource
 from penstock.spark.writers import BatchWriter
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import EndTransactionsRequest
 from spark.conftest import Read
@@ -173,9 +174,11 @@ def test_a_batch_that_exceeds_its_transaction_timeout_is_not_committed(
     broker: Broker, admin: Admin, sink: str
 ) -> None:
     topic = broker.new_topic(partitions=3)
-    query = Query(broker, topic, sink, transactionTimeout="3s")
+    # Both tasks must have written by then.
+    timeout_s = min(30.0, patient(8.0))
+    query = Query(broker, topic, sink, transactionTimeout=f"{timeout_s:.0f}s")
     messages = query.write(query.plan(), 0, TWO)
-    deadline = Deadline(30)
+    deadline = Deadline(60 + timeout_s)
     while running(admin, sink):
         deadline.check("the timeout of the transactions")
     with pytest.raises(NotCommitted, match="transactionTimeout"):
@@ -313,7 +316,7 @@ class Job:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(END_S)
+        assert query.awaitTermination(int(patient(END_S)))
 
     def forget_last_commit(self) -> None:
         """Makes the checkpoint look as if the driver was killed after its commit,
@@ -394,14 +397,14 @@ def test_a_failed_task_leaves_nothing(job: Job, admin: Admin) -> None:
     The bad row waits until the other task has written. Spark cancels that task without waiting for
     it, and a transaction that it opened after the abort would stay open until the next batch.
     """
-    bootstrap = job.broker.bootstrap
+    bootstrap, turns = job.broker.bootstrap, int(patient(600))
     topic_partitions = [TopicPartition(job.target, partition) for partition in range(3)]
 
     @udf(BinaryType())
     def broken(value: bytes) -> bytes:
         if value == b"19":
             with Admin(bootstrap) as asking:
-                for _ in range(600):
+                for _ in range(turns):
                     found = asking.list_offsets(dict.fromkeys(topic_partitions, "latest"))
                     if any(each is not None and each.offset > 0 for each in found.values()):
                         raise ValueError("row 19 is bad")

@@ -16,6 +16,7 @@ from penstock import Producer
 from penstock.client.blocking.consumer import Consumer
 from penstock.runtime import SystemClock
 from penstock.testing import Broker
+from penstock.testing.pipelines import sampling
 from penstock.testing.pipelines.dev import Files, Previews
 from penstock.testing.pipelines.rows import Rows
 from penstock.testing.pipelines.sampling import Sample
@@ -114,18 +115,25 @@ def test_a_preview_follows_every_save_and_new_records(
 
     file = root / "transformations" / "visits.py"
     text = file.read_text()
-    file.write_text(text.replace("upper(value) AS page", "concat('/', value) AS page"))
+
+    def save(content: str) -> None:
+        """Replaces the file at once: a half of it would have a preview, too."""
+        new = root.parent / f"{root.name}.new"
+        new.write_text(content)
+        new.replace(file)
+
+    save(text.replace("upper(value) AS page", "concat('/', value) AS page"))
     second = tell(dev)
     assert "visits.py changed" in second["reason"]
     assert shown(second, "visits") == [["/blog"], ["/docs"], ["/home"]]
     assert [each["changed"] for each in second["outputs"]] == [3, 3]
 
-    file.write_text(text + "\nlimit = 1 / 0\n")
+    save(text + "\nlimit = 1 / 0\n")
     broken = tell(dev)
     assert "transformations/visits.py, line" in broken["error"]
     assert "ZeroDivisionError" in broken["error"]
 
-    file.write_text(text)
+    save(text)
     assert tell(dev)["error"] == ""
     with Producer(penstock_broker.bootstrap) as producer:
         producer.send(topic, b"news", partition=0)
@@ -138,7 +146,10 @@ def test_a_preview_follows_every_save_and_new_records(
     assert sorted(path.name for path in root.iterdir()) == ["spark-pipeline.yml", "transformations"]
 
 
-def test_the_last_records_of_a_topic_are_read(penstock_broker: Broker) -> None:
+def test_the_last_records_of_a_topic_are_read(
+    penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "_LIMIT_S", patient(60.0))
     topic = penstock_broker.new_topic(partitions=3)
     with Producer(penstock_broker.bootstrap) as producer:
         for number in range(300):

@@ -21,6 +21,7 @@ from penstock.spark.pipelines.graph import (
     topics_of,
 )
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 RUN_S = 480
@@ -138,7 +139,8 @@ def test_the_graph_of_a_pipeline_is_what_spark_planned(
     def penstock(folder: Path, *words: str) -> str:
         done = subprocess.run(
             [*PENSTOCK, "pipeline", *words],
-            cwd=folder, env=env, capture_output=True, text=True, timeout=RUN_S, check=False,
+            cwd=folder, env=env, capture_output=True, text=True, check=False,
+            timeout=patient(RUN_S),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout

@@ -21,6 +21,7 @@ from penstock import Admin, Consumer, Producer
 from penstock.runtime import SystemClock
 from penstock.spark.pipelines.query_watch import STOPPING_SOON
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 RUN_S = 480
 """Long on purpose: a busy machine needs minutes for what an idle one does in ten seconds."""
@@ -52,7 +53,7 @@ def penstock(env: dict[str, str], folder: Path, *words: str) -> subprocess.Compl
         env=env,
         capture_output=True,
         text=True,
-        timeout=RUN_S,
+        timeout=patient(RUN_S),
         check=False,
     )
 
@@ -71,7 +72,7 @@ class Running:
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, name="events of a run")
         self._reader.start()
-        self._deadline = SystemClock().monotonic() + RUN_S
+        self._deadline = SystemClock().monotonic() + patient(RUN_S)
         self.seen: list[dict[str, Any]] = []
 
     def until(self, **wanted: object) -> dict[str, Any]:
@@ -112,13 +113,13 @@ class Running:
 
     def stop(self) -> int:
         self._process.send_signal(signal.SIGINT)
-        return self._process.wait(timeout=120)
+        return self._process.wait(timeout=patient(120))
 
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
-        self._process.wait(timeout=120)
-        self._reader.join(timeout=120)
+        self._process.wait(timeout=patient(120))
+        self._reader.join(timeout=patient(120))
 
 
 def views(first: int, count: int) -> list[dict[str, Any]]:

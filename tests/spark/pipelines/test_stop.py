@@ -19,6 +19,7 @@ import pytest
 
 from penstock.spark.pipelines import driver
 from penstock.spark.pipelines.query_watch import STOPPING_SOON, Watch
+from penstock.testing.slowness import patient
 
 WAIT_S = 50.0
 
@@ -121,7 +122,7 @@ def test_the_round_ends_before_the_run_does(
     def work(number: int) -> None:
         if number == (2 if continuous else 1):
             os.kill(os.getpid(), driver.SOON)
-            assert told.news.wait(WAIT_S)
+            assert told.news.wait(patient(WAIT_S))
 
     pipeline, ran = run(work, stop, told, monkeypatch, tmp_path, continuous=continuous)
     assert ran() == state
@@ -135,7 +136,7 @@ def test_a_second_stop_request_does_not_wait_for_the_round(
     def work(number: int) -> None:
         os.kill(os.getpid(), driver.SOON)
         os.kill(os.getpid(), signal.SIGTERM)
-        threading.Event().wait(WAIT_S)
+        threading.Event().wait(patient(WAIT_S))
 
     pipeline, ran = run(work, stop, Told(), monkeypatch, tmp_path)
     with pytest.raises(driver.Stopped):

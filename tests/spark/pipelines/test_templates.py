@@ -19,6 +19,7 @@ from penstock.spark.pipelines.scaffold import make_project
 from penstock.spark.pipelines.templates import TEMPLATES
 from penstock.testing import Broker
 from penstock.testing.pipelines import PipelineTest
+from penstock.testing.slowness import patient
 
 pytestmark = pytest.mark.timeout(1_500)
 RUN_S = 900
@@ -72,7 +73,7 @@ def test_a_template_runs_on_a_real_broker(
             env=env,
             capture_output=True,
             text=True,
-            timeout=RUN_S,
+            timeout=patient(RUN_S),
             check=False,
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr

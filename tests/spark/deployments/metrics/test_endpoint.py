@@ -25,6 +25,7 @@ from penstock.spark.deployments.metrics.endpoint import (
     serving,
 )
 from penstock.spark.pipelines.errors import PipelineError
+from penstock.testing.slowness import patient
 from spark.deployments.metrics.samples import pipeline, worker
 
 TOKEN = "0123456789abcdef-metrics"
@@ -47,7 +48,7 @@ def serve(
         env = MetricsEnv(SocketNetwork(), SystemClock(), threads)
         observed = Observed(lambda: worker(pipeline()), lambda: is_ready)
         try:
-            async with asyncio.timeout(120), serving(env, options, observed) as url:
+            async with asyncio.timeout(patient(120)), serving(env, options, observed) as url:
                 return await main(url)
         finally:
             threads.close()
