@@ -34,10 +34,10 @@ export function topic(main, name, tab = "messages") {
     leave = drawn.leave;
   }
   let report = (error) => fill(body, h("p", { class: "error" }, error.message));
-  const refresh = () => load().then(() => { report = () => {}; }).catch((error) => report(error));
-  let stop = () => {};
-  if (tab === "partitions") stop = every(4000, refresh);
-  else refresh();
+  let loaded = false;
+  const refresh = () => load().then(() => { loaded = true; report = () => {}; }).catch((error) => report(error));
+  // The broker that is asked may not know a new topic yet, so a page that could not be shown is tried again.
+  const stop = every(4000, () => (tab === "partitions" || !loaded ? refresh() : null));
   return { leave: () => { gone = true; stop(); if (leave) leave(); } };
 }
 
