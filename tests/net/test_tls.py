@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import random
 import ssl
 import threading
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from net.open_files import open_files
 from penstock.net.tls import TlsContexts, client_context, peer_certificate
 from penstock.net.tls_refused import TlsRefused
 from penstock.security.certificates import Issued, Subject, new_authority, new_client, new_server
@@ -364,7 +363,7 @@ def test_a_reload_without_free_file_descriptors_is_refused(
         raise OSError(24, "Too many open files")
 
     pki.put("server", broker())
-    monkeypatch.setattr(os, "memfd_create", fail)
+    monkeypatch.setattr("os.memfd_create", fail)
     with pytest.raises(TlsRefused, match="Too many open files"):
         contexts.reload(NOW_MS)
     assert contexts.reloads_refused == 1
@@ -489,17 +488,6 @@ def test_metrics_can_show_when_certificates_expire() -> None:
     trusted = contexts.trusted_expires_ms
     assert trusted is not None
     assert trusted // 1000 == (NOW_MS + 3650 * 86_400_000) // 1000
-
-
-def open_files() -> set[tuple[str, str]]:
-    """The descriptors of this process with what they stand for. Objects of earlier tests that
-    still had one are collected."""
-    gc.collect()
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # It was the one that lists them.
-            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
-    return found
 
 
 def test_no_file_descriptor_stays_open() -> None:
