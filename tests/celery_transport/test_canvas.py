@@ -128,7 +128,7 @@ def test_an_expired_task_is_revoked(setup: Setup) -> None:
 def test_a_revoked_task_does_not_run(setup: Setup, tmp_path: Path) -> None:
     """It waits in the worker until it is due, and is revoked there by remote control."""
     notes = tmp_path / "notes"
-    result = setup.task("note", str(notes), "ran").apply_async(countdown=patient(5.0))
+    result = setup.task("note", str(notes), "ran").apply_async(countdown=patient(8.0))
     replies = setup.app.control.revoke(result.id, reply=True, timeout=LIMIT_S, limit=1)
     assert [list(reply) for reply in replies or []] == [[setup.worker.name]]
     with pytest.raises(TaskRevokedError):

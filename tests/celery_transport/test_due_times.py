@@ -15,6 +15,7 @@ from celery_transport.task_program import make_app
 from celery_transport.task_workers import LIMIT_S, lines, results_in, wait_until, worker
 from penstock.client.queues.queue_stats import QueueStats
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 pytestmark = pytest.mark.xdist_group("celery")
 ONE_THREAD = ("--pool", "solo")
@@ -83,7 +84,7 @@ def test_a_task_runs_when_it_is_due_and_its_first_worker_is_dead(shop: Shop) -> 
     notes = shop.folder / "notes"
     with shop.worker("killed") as killed:
         assert get(shop.send("add", 1, 1)) == 2
-        due = eta_in(4)
+        due = eta_in(patient(6.0))
         result = shop.send("note_time", str(notes), eta=due)
         killed.kill()
     with shop.worker("next"):

@@ -121,7 +121,7 @@ def test_the_example_runs(broker: Broker, tmp_path: Path) -> None:
 
 def test_a_lock_is_extended_while_a_worker_has_the_message(tmp_path: Path) -> None:
     """The message is held for several lock times, and no other client gets it."""
-    lock_s = min(60.0, patient(3.0))
+    lock_s = min(60.0, patient(6.0))
     settings = {
         "group.share.min.record.lock.duration.ms": "1000",
         "group.share.record.lock.duration.ms": str(int(1_000 * lock_s)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from itertools import chain
 
 import pytest
@@ -319,8 +320,10 @@ def test_ctrl_c_reports_how_to_continue(cluster: ClusterModel) -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
+        pause = threading.Event()
         while not cluster.moves:
             assert process.poll() is None
+            pause.wait(0.01)
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "")

@@ -59,14 +59,15 @@ def test_a_cluster_is_drained_rebalanced_and_repaired(
     tmp_path: Path, newcomer: Newcomer, penstock: Runner
 ) -> None:
     """Nothing is lost, and `status` gives the right advice at each step."""
-    session = f"session_timeout_s={patient(2):.1f}"
+    limit = str(round(patient(PATIENCE_S)))
+    session = f"session_timeout_s={patient(6):.1f}"
     settings = ("--set", session, "--set", "offsets.topic.num.partitions=2")
     with cluster(tmp_path / "data", "--brokers", "3", *settings) as (bootstrap, _):
         newcomer.at(bootstrap)
         newcomer("topic", "create", "orders", "--partitions", "6", "--replication-factor", "2")
         newcomer.produce("orders", VALUES)
 
-        drained = newcomer("cluster", "drain", "1", "--timeout", "20", "--json").json
+        drained = newcomer("cluster", "drain", "1", "--timeout", limit, "--json").json
         assert drained["done"] == len(drained["moves"]) > 0
         described(newcomer, lambda found: replicas(found) == [6, 0, 6])
         status = eventually(
@@ -89,7 +90,7 @@ def test_a_cluster_is_drained_rebalanced_and_repaired(
         )
 
         planned = newcomer("cluster", "rebalance", "--json").json
-        done = newcomer("cluster", "rebalance", "--execute", "--timeout", "20", "--json").json
+        done = newcomer("cluster", "rebalance", "--execute", "--timeout", limit, "--json").json
         assert done["moves"] == planned["moves"]
         assert (done["done"], done["copies"]) == (len(planned["moves"]), 4)
         found = described(

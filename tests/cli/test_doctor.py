@@ -18,8 +18,10 @@ from penstock.client.address import Address
 from penstock.client.admin.inspection import LogDirInfo
 from penstock.client.admin.operations import BrokerInfo
 from penstock.client.errors import BrokerError
+from penstock.runtime import SystemRandom
 from penstock.storage.disk import OsDisk
 from penstock.testing.broker import Broker
+from penstock.testing.ports import free_port
 from penstock.wire.errors import ErrorCode
 
 
@@ -98,8 +100,8 @@ def test_partitions_without_a_leader_are_a_problem() -> None:
 def test_a_port_in_use_is_reported_with_its_process() -> None:
     """With advice. A free port is ok."""
     with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        port = holder.getsockname()[1]
+        port = free_port(SystemRandom())  # No outgoing connection gets it afterwards.
+        holder.bind(("127.0.0.1", port))
         holder.listen()
         found = doctor_machine.check_port(port)
         assert found.state is State.WARNING

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from penstock.testing.slowness import patient
+
 pytest.importorskip("yaml", reason='pipelines need PySpark: pip install "penstock[spark]"')
 
 from cli.conftest import Runner
@@ -44,7 +46,7 @@ def test_init_and_generate_create_topics_with_their_partitions(
         [sys.executable, str(tmp_path / "second" / "generate.py"), "--count", "5"],
         capture_output=True,
         text=True,
-        timeout=160,
+        timeout=patient(100),
         check=False,
         env={**os.environ, "PENSTOCK_BOOTSTRAP": bootstrap},
     )

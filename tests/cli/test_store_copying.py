@@ -23,6 +23,7 @@ from penstock.metadata.relocation import self_contained
 from penstock.ports import Delete, MetadataStore
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.stores import opening
+from penstock.testing.slowness import patient
 from stores.etcd_server import EtcdCluster
 from stores.store_bench import put
 from stores.zk_server import ZooKeeperEnsemble
@@ -62,7 +63,7 @@ def with_stores(
             for address in addresses
         ]
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(patient(LIMIT_S)):
                 await work(stores)
         finally:
             for store in stores:
@@ -145,13 +146,13 @@ def test_the_leases_of_killed_brokers_are_waited_for(
     async def work(stores: list[MetadataStore]) -> None:
         source, target = stores
         await fill(source)
-        await put(source, f"{BROKERS_PREFIX}7", b"", await source.grant_lease(2.0))
+        await put(source, f"{BROKERS_PREFIX}7", b"", await source.grant_lease(patient(4.0)))
         waited: list[str] = []
         await copy_store(
             source,
             target,
             SystemClock(),
-            lease_wait_s=LIMIT_S,
+            lease_wait_s=patient(LIMIT_S),
             progress=lambda what, _done, _total: waited.append(what),
         )
         assert "seconds waited for leases to end" in waited

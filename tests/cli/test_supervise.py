@@ -19,7 +19,7 @@ from penstock.cli.supervise import SuperviseConfig, Supervisor
 from penstock.runtime import SystemClock
 from penstock.testing.slowness import patient
 
-QUICK = SuperviseConfig(restart_pause_s=0.01, restart_pause_max_s=0.05, stop_timeout_s=5.0)
+QUICK = SuperviseConfig(restart_pause_s=0.01, restart_pause_max_s=0.05, stop_timeout_s=60.0)
 
 BROKER = """
 import os, signal, sys, threading

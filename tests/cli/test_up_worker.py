@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -59,6 +60,7 @@ def test_up_starts_a_worker_that_ends_with_it(tmp_path: Path, brokers: str) -> N
         env={**os.environ, "PENSTOCK_WORKER": "1"},
     )
     assert process.stderr is not None
+    pause = threading.Event()
     try:
         for line in process.stderr:
             if found := re.match(r"metrics of pipelines: (http://\S+)", line):
@@ -67,7 +69,11 @@ def test_up_starts_a_worker_that_ends_with_it(tmp_path: Path, brokers: str) -> N
             pytest.fail("the worker did not start")
         with urllib.request.urlopen(found[1], timeout=patient(WAIT_S)) as answer:
             assert b"penstock_worker_pipelines 0.0" in answer.read()
-        (worker,) = workers(data)
+        # A process that it starts looks like the worker until it runs its own program.
+        while len(found_workers := workers(data)) != 1:
+            assert found_workers
+            pause.wait(0.05)
+        (worker,) = found_workers
         assert not [each for each in commands(worker) if "java" in each]
         process.terminate()
         _, told = process.communicate(timeout=patient(WAIT_S))

@@ -69,7 +69,7 @@ def test_the_next_bootstrap_address_is_tried(fake: FakeBroker, key: ApiKey, fate
         dying.next(key, *[fate] * 4)
 
         async def main(*addresses: str) -> str | None:
-            async with cluster_of(",".join(addresses), request_timeout_s=patient(1.0)) as cluster:
+            async with cluster_of(",".join(addresses), request_timeout_s=patient(3.0)) as cluster:
                 return cluster.cluster_id
 
         assert asyncio.run(main(dying.address, fake.address)) == "fake-cluster"
@@ -195,7 +195,7 @@ def test_a_broker_that_never_answers_blocks_no_caller(fake: FakeBroker) -> None:
     async def work(cluster: Cluster) -> None:
         await operations.describe_cluster(cluster)
 
-    timeout_s = patient(1.0)
+    timeout_s = patient(2.0)
     with pytest.raises(DeadlineExceeded, match="did not answer"):
         with_cluster(fake, work, request_timeout_s=timeout_s, deadline_s=2.5 * timeout_s)
 

@@ -22,6 +22,7 @@ from penstock.client.errors import (
     RequestTimedOut,
 )
 from penstock.net.sockets import SocketNetwork
+from penstock.testing.slowness import patient
 from penstock.wire.api import ApiKey
 from penstock.wire.messages import (
     DescribeClusterRequest,
@@ -38,14 +39,14 @@ T = TypeVar("T")
 
 
 def connected(
-    fake: FakeBroker, work: Callable[[Connection], Awaitable[T]], *, timeout_s: float = 5.0
+    fake: FakeBroker, work: Callable[[Connection], Awaitable[T]], *, timeout_s: float | None = None
 ) -> T:
     async def main() -> T:
         host, _, port = fake.address.partition(":")
         connection = await open_connection(
             SocketNetwork(),
             Address(host, int(port)),
-            ConnectionConfig(request_timeout_s=timeout_s),
+            ConnectionConfig(request_timeout_s=timeout_s or patient(30.0)),
         )
         try:
             return await work(connection)
@@ -247,14 +248,16 @@ def test_writing_waits_while_the_transport_is_full(fake: FakeBroker) -> None:
 )
 def test_a_failed_connect_reports_the_reason(host: str, reason: str) -> None:
     """With the address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    config = ConnectionConfig(connect_timeout_s=patient(60.0))
+    # While the port is bound, no other program can listen on it.
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
 
-    async def main() -> None:
-        await open_connection(SocketNetwork(), Address(host, port), ConnectionConfig())
+        async def main() -> None:
+            await open_connection(SocketNetwork(), Address(host, port), config)
 
-    with pytest.raises(ConnectFailed, match=reason) as failed:
-        asyncio.run(main())
+        with pytest.raises(ConnectFailed, match=reason) as failed:
+            asyncio.run(main())
     assert f"{host}:{port}" in str(failed.value)
     assert isinstance(failed.value, ClientError)

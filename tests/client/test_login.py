@@ -22,6 +22,7 @@ from penstock.client.errors import (
     ConnectionLost,
 )
 from penstock.client.options import AdminOptions
+from penstock.net.client_login import Session
 from penstock.testing.slowness import patient
 from penstock.wire.api import ApiKey
 from penstock.wire.messages import MetadataRequest, MetadataResponse
@@ -327,10 +328,15 @@ def test_a_renewal_with_a_changed_password_ends_the_connection() -> None:
 
 
 def test_a_session_is_used_to_its_end_if_no_token_is_to_be_had(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The provider of tokens is down for a while. It is asked again before the session ends."""
-    sasl = FakeSasl(tokens={"abc.def.ghi": "ann"}, told_ms=2_000)
+    """The provider of tokens is down for a while. It is asked again before the session ends.
+
+    The renewal is due at once, so that enough of the session is left for another attempt.
+    """
+    sasl = FakeSasl(tokens={"abc.def.ghi": "ann"}, told_ms=10_000)
+    due_s = [0.0]
+    monkeypatch.setattr(Session, "renewal_s", lambda *_: due_s.pop() if due_s else None)
     calls = 0
 
     def token() -> str:

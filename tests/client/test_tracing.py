@@ -20,6 +20,7 @@ from penstock.client.interceptors import ProducerInterceptor, ProducerRecord, pr
 from penstock.client.model import Headers, Record, RecordMetadata
 from penstock.client.tracing import ConsumerTracing, ProducerTracing, processing
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 
 class Traced:
@@ -245,9 +246,9 @@ def test_a_trace_passes_through_a_broker(traced: Traced, live_broker: Broker) ->
             auto_offset_reset="earliest",
             interceptors=[ConsumerTracing(tracer_provider=provider)],
         ) as consumer:
-            return (await consumer.poll(timeout_ms=10_000))[0]
+            return (await consumer.poll(timeout_ms=60_000))[0]
 
-    record = asyncio.run(asyncio.wait_for(through(), 30))
+    record = asyncio.run(asyncio.wait_for(through(), patient(90)))
     with processing(record, tracer_provider=provider):
         pass
     sender, poll, handler = (traced.one(f"{what} {topic}") for what in ("send", "poll", "process"))

@@ -34,6 +34,7 @@ from penstock.client.membership.protocol import (
     decode_subscription,
     encode_subscription,
 )
+from penstock.testing.slowness import patient
 from penstock.topic_partition import TopicPartition
 
 GROUPS = 400
@@ -116,7 +117,7 @@ def ask_java(class_path: str, groups: Sequence[Group]) -> list[Answer]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=RUN_S,
+        timeout=patient(RUN_S),
     )
     assert result.returncode == 0, result.stderr[-3000:]
     answers = []

@@ -25,7 +25,7 @@ def test_a_consumer_retries_its_request_for_committed_offsets(
     producer: Any = Producer({"bootstrap.servers": penstock_faults.bootstrap})
     for number in range(30):
         producer.produce(topic, b"%d" % number, partition=number % 3)
-    assert producer.flush(DEADLINE_S) == 0
+    assert producer.flush(patient(DEADLINE_S)) == 0
     penstock_faults.fail("OffsetFetch", error, times=2)
     consumer: Any = Consumer(
         {

@@ -22,6 +22,7 @@ from penstock.storage.inspect import (
     read_time_index,
 )
 from penstock.storage.readonly import ReadOnlyDisk
+from penstock.testing.slowness import patient
 from storage.sample_log import SampleLog, stopped_log
 
 KAFKA = "4.0.0"
@@ -50,7 +51,7 @@ def run_tool(class_path: str, paths: list[Path], *options: str) -> str:
     """Returns the output of the tool, after checking that it has no complaints."""
     command = ["java", "-cp", class_path, TOOL, *options, "--files", ",".join(map(str, paths))]
     result = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=TOOL_TIMEOUT_S
+        command, capture_output=True, text=True, check=False, timeout=patient(TOOL_TIMEOUT_S)
     )
     assert result.returncode == 0, result.stderr
     # Problems with indexes go to stderr, with exit code 0; only the logging library may write

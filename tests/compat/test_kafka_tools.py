@@ -52,7 +52,7 @@ def run_tool(class_path: str, name: str, *options: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=TOOL_TIMEOUT_S,
+        timeout=patient(TOOL_TIMEOUT_S),
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
@@ -68,7 +68,7 @@ def test_verifying_a_move_clears_its_throttles(two: str, class_path: str, tmp_pa
     """The tool also deletes a throttle that our broker does not have, and must not fail there."""
     admin: Any = AdminClient({"bootstrap.servers": two})
     admin.create_topics([NewTopic("moved", 1, 1)])["moved"].result(patient(30))
-    home = admin.list_topics("moved", 10).topics["moved"].partitions[0].replicas[0]
+    home = admin.list_topics("moved", patient(30)).topics["moved"].partitions[0].replicas[0]
     plan = tmp_path / "plan.json"
     move = {"topic": "moved", "partition": 0, "replicas": [1 - home]}
     plan.write_text(json.dumps({"version": 1, "partitions": [move]}))

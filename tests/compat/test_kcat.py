@@ -14,6 +14,7 @@ import pytest
 from compat.clients.base import CODECS, HOUR_AGO_MS, Client, Record
 from compat.conftest import TopicFactory
 from compat.toolchain import tool
+from penstock.testing.slowness import patient
 
 RUN_S = 150
 Kcat = Callable[..., str]
@@ -32,7 +33,7 @@ def kcat(broker: str) -> Kcat:
             capture_output=True,
             text=True,
             check=False,
-            timeout=RUN_S,
+            timeout=patient(RUN_S),
         )
         assert bool(result.returncode) is fails, result.stderr
         return result.stderr if fails else result.stdout

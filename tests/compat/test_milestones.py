@@ -36,6 +36,7 @@ from compat.clients.base import (
 from compat.clients.confluent import ConfluentClient
 from compat.clients.kafkapython import KafkaPythonClient
 from compat.cluster import PENSTOCK, Cluster
+from penstock.testing.slowness import patient
 
 Keep = Callable[[Consumer], Consumer]
 COMMAND_S = 150
@@ -82,7 +83,7 @@ def penstock(*arguments: str, given: str = "") -> list[dict[str, Any]]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=COMMAND_S,
+        timeout=patient(COMMAND_S),
     )
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]

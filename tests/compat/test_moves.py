@@ -16,6 +16,7 @@ from kafka.admin import KafkaAdminClient
 
 from compat.clients.base import wait_until
 from compat.cluster import SETTINGS, Cluster
+from penstock.testing.slowness import patient
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_a_partition_is_moved_and_its_preferred_leader_elected(two: str) -> None
     Both get Kafka's error codes for what is not possible."""
     confluent: Any = AdminClient({"bootstrap.servers": two})
     confluent.create_topics([NewTopic("t", 1, 1)])["t"].result(120)
-    home = confluent.list_topics("t", 10).topics["t"].partitions[0].replicas[0]
+    home = confluent.list_topics("t", patient(30)).topics["t"].partitions[0].replicas[0]
     away = 1 - home
     topic_partition = TopicPartition("t", 0)
     python: Any = KafkaAdminClient(bootstrap_servers=two.split(","))
@@ -53,7 +54,7 @@ def test_a_partition_is_moved_and_its_preferred_leader_elected(two: str) -> None
         python.close()
 
     def partition() -> Any:
-        return confluent.list_topics("t", 10).topics["t"].partitions[0]
+        return confluent.list_topics("t", patient(30)).topics["t"].partitions[0]
 
     assert wait_until(lambda: sorted(partition().isrs) == [0, 1])
     assert partition().replicas == [away, home]

@@ -18,6 +18,7 @@ from compat.clients.base import (
     wait_until,
 )
 from compat.conftest import TopicFactory
+from penstock.testing.slowness import patient
 
 Keep = Callable[[Consumer], Consumer]
 Name = Callable[[], str]
@@ -202,7 +203,7 @@ def test_librdkafka_reads_the_offset_that_it_has_just_committed(
             offset = confluent_kafka.TopicPartition(topic_partition, 0, number)
             consumer.commit(offsets=[offset], asynchronous=True)
             (found,) = consumer.committed(
-                [confluent_kafka.TopicPartition(topic_partition, 0)], timeout=30
+                [confluent_kafka.TopicPartition(topic_partition, 0)], timeout=patient(30)
             )
             seen.append(found.offset)
         assert seen == list(range(1, 51))

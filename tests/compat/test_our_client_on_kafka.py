@@ -71,7 +71,7 @@ def read(source: Consumer[Bytes, Bytes], count: int) -> list[Raw]:
     """Reads that many records, and checks that no more arrive."""
     found: list[Raw] = []
     while len(found) < count:
-        records = source.poll(10_000)
+        records = source.poll(60_000)
         assert records, f"only {len(found)} of {count} records came"
         found += records
     found += source.poll(50)
@@ -167,7 +167,7 @@ def test_keys_go_to_the_same_partitions_as_in_java(kafka: ApacheKafka, java: str
         input=b"".join(base64.b64encode(key) + b"\n" for key in keys),
         capture_output=True,
         check=False,
-        timeout=RUN_S,
+        timeout=patient(RUN_S),
     )
     assert result.returncode == 0, result.stderr[-3000:]
     theirs = list(map(int, result.stdout.split()))

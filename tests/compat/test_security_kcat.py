@@ -102,7 +102,7 @@ def test_kcat_does_everything_with_its_rights(
 
 @pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_kcat_is_refused_with_a_wrong_password(secured: SecuredBroker, way: str) -> None:
-    failed = kcat(replace(secured.way(way), password="wrong"), "-L", "-m", "10")
+    failed = kcat(replace(secured.way(way), password="wrong"), "-L", "-m", str(round(patient(30))))
     assert failed.returncode != 0
     assert "authentication failed" in failed.stderr.lower(), failed.stderr
 

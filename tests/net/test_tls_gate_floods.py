@@ -127,7 +127,7 @@ class HeldThreads:
 
     async def run(self, work: Callable[[], T]) -> T:
         def wait_and_work() -> T:
-            assert self.go_on.wait(60)
+            assert self.go_on.wait(patient(60.0))
             return work()
 
         self.steps += 1

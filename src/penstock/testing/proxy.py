@@ -20,6 +20,7 @@ from penstock.net.sockets import close_server
 from penstock.ports import Clock
 from penstock.testing.refusals import refusal, session_lost, spoil
 from penstock.testing.script import Verdict
+from penstock.testing.slowness import patient
 from penstock.wire.api import ApiKey
 from penstock.wire.codec import (
     RequestHeader,
@@ -45,7 +46,7 @@ from penstock.wire.messages.base import Request, Response
 from penstock.wire.schema import message_schema
 
 HOST: Final = "127.0.0.1"
-_CONNECT_S: Final = 5.0
+_CONNECT_S: Final = 30.0
 _CLOSE_S: Final = 1.0
 _FRAMES_AHEAD: Final = 16
 _PREFIX: Final = struct.Struct(">i")
@@ -170,7 +171,7 @@ class _Connection:
     async def serve(self, broker: BrokerAddress) -> None:
         writers = [self._client[1]]
         try:
-            async with asyncio.timeout(_CONNECT_S):
+            async with asyncio.timeout(patient(_CONNECT_S)):
                 self._broker = await asyncio.open_connection(broker.host, broker.port)
             writers.append(self._broker[1])
             async with asyncio.TaskGroup() as tasks:

@@ -46,7 +46,7 @@ def produce(broker: Broker, topic: str, *timestamps: int) -> None:
     )
     for timestamp in timestamps:
         producer.produce(topic, b"x", partition=0, timestamp=timestamp)
-    assert producer.flush(10) == 0
+    assert producer.flush(patient(60)) == 0
 
 
 def test_topics_are_created_changed_and_deleted(live_broker: Broker) -> None:
@@ -87,17 +87,18 @@ def test_validate_only_creates_nothing(live_broker: Broker) -> None:
     with_admin(live_broker.bootstrap, work)
 
 
-def test_internal_topics_are_listed_on_request(live_broker: Broker) -> None:
-    group = live_broker.new_name("group")
-    topic_partition = TopicPartition(live_broker.new_topic(), 0)
+def test_internal_topics_are_listed_on_request(own_broker: Broker) -> None:
+    """On a broker of its own: other tests may have used other internal topics."""
+    group = own_broker.new_name("group")
+    topic_partition = TopicPartition(own_broker.new_topic(), 0)
 
     async def work(admin: Admin) -> None:
         await admin.alter_group_offsets(group, {topic_partition: 0})
         shown = {topic.name for topic in await admin.list_topics()}
         hidden = {topic.name for topic in await admin.list_topics(internal=True)} - shown
-        assert hidden - {"__transaction_state"} == {"__consumer_offsets"}
+        assert hidden == {"__consumer_offsets"}
 
-    with_admin(live_broker.bootstrap, work)
+    with_admin(own_broker.bootstrap, work)
 
 
 def test_configs_of_topics_and_brokers(live_broker: Broker) -> None:
@@ -207,7 +208,7 @@ def test_a_cluster_that_does_not_answer_times_out(live_broker: Broker) -> None:
     """Within the timeout of the call, even if the request timeout is longer."""
 
     async def main(faults: Faults) -> None:
-        limit_ms = int(patient(1_000))
+        limit_ms = int(patient(3_000))
         async with Admin(faults.bootstrap, default_api_timeout_ms=limit_ms) as admin:
             faults.silence()
             told = f"list_groups: gave up after {limit_ms / 1_000:g} s"

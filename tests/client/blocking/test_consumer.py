@@ -37,7 +37,7 @@ def fill(broker: Broker, count: int, partitions: int = 1) -> str:
 def take(consumer: Consumer[K, V], count: int) -> list[Record[K, V]]:
     found: list[Record[K, V]] = []
     while len(found) < count:
-        records = consumer.poll(5_000)
+        records = consumer.poll(60_000)
         assert records, f"only {len(found)} of {count} records came"
         found += records
     return found
@@ -71,14 +71,14 @@ def test_polling_and_iterating_share_one_position(live_broker: Broker) -> None:
     """`poll` and iteration read the same stream: each continues where the other stopped."""
     topic = fill(live_broker, 2_000)
     with reader(live_broker, topic) as consumer:
-        values = [record.value for record in consumer.poll(5_000, max_records=10)]
+        values = [record.value for record in consumer.poll(60_000, max_records=10)]
         for record in consumer:
             values.append(record.value)
             if len(values) == 1_500:
                 break
         assert consumer.position(TopicPartition(topic, 0)) == 1_500
         while len(values) < 2_000:
-            values += [record.value for record in consumer.poll(5_000)]
+            values += [record.value for record in consumer.poll(60_000)]
     assert values == [b"%d" % number for number in range(2_000)]
 
 
@@ -144,7 +144,7 @@ def test_concurrent_use_from_another_thread_is_refused(live_broker: Broker) -> N
                 polling.set()
 
         consumer.add_listener(Listener())
-        thread = threading.Thread(target=lambda: consumer.poll(20_000))
+        thread = threading.Thread(target=lambda: consumer.poll(60_000))
         thread.start()
         assert polling.wait(LIMIT_S)
         with pytest.raises(ClientError, match="in use by another thread"):
@@ -181,10 +181,10 @@ def test_closing_from_another_thread_ends_a_blocked_call(live_broker: Broker, wa
             return "ended"
         if way == "run":
             return consumer.run(lambda record: handed.set()).processed
-        assert consumer.poll(20_000)
+        assert consumer.poll(60_000)
         handed.set()
         try:
-            return consumer.poll(20_000)
+            return consumer.poll(60_000)
         except Closed:
             return "closed"
 
@@ -234,7 +234,7 @@ def test_an_error_of_a_listener_is_raised_by_poll(live_broker: Broker) -> None:
     consumer = Consumer(live_broker.bootstrap, topics=[topic], listener=Listener())
     with consumer, pytest.raises(ZeroDivisionError):
         while True:
-            consumer.poll(5_000)
+            consumer.poll(60_000)
 
 
 def test_an_offset_store_is_called_on_the_polling_thread(
@@ -255,7 +255,7 @@ def test_an_offset_store_is_called_on_the_polling_thread(
             offset_store=offsets,
             max_poll_records=10,
         ) as consumer:
-            records = consumer.poll(5_000)
+            records = consumer.poll(60_000)
             with database:
                 offsets.save(records)
             seen += [record.offset for record in records]
@@ -269,7 +269,7 @@ def test_arrow_tables_by_polling_and_by_range(live_broker: Broker) -> None:
     with reader(live_broker, topic) as consumer:
         rows = 0
         while rows < 1_000:
-            rows += consumer.poll_table(5_000).num_rows
+            rows += consumer.poll_table(60_000).num_rows
         assert consumer.read_table(topic, {0: 100, 1: 100}, {0: 150, 1: 200}).num_rows == 150
         assert sum(batch.num_rows for batch in consumer.read_batches(topic)) == 1_000
         batches = consumer.read_batches(topic)
@@ -282,11 +282,11 @@ def test_an_interrupted_poll_loses_nothing(live_broker: Broker) -> None:
     """The next poll returns the records that a poll had found when Ctrl-C interrupted it."""
     topic = fill(live_broker, 20)
     with reader(live_broker, topic) as consumer:
-        (first,) = consumer.poll(5_000, max_records=1)
+        (first,) = consumer.poll(60_000, max_records=1)
         assert first.offset == 0
         # Simulates an interrupt after the event loop finished the poll, but before the caller got
         # its result.
-        consumer._thread.wait(consumer._thread._poll(5_000, 5))
+        consumer._thread.wait(consumer._thread._poll(60_000, 5))
         assert [record.offset for record in take(consumer, 19)] == list(range(1, 20))
         assert consumer.position(TopicPartition(topic, 0)) == 20
 
@@ -296,8 +296,8 @@ def test_closing_does_not_commit_records_that_were_never_returned(live_broker: B
     topic = fill(live_broker, 20)
     group = live_broker.new_name("group")
     with member(live_broker, topic, group) as consumer:
-        assert len(consumer.poll(5_000, max_records=3)) == 3
-        consumer._thread.wait(consumer._thread._poll(5_000, 5))
+        assert len(consumer.poll(60_000, max_records=3)) == 3
+        consumer._thread.wait(consumer._thread._poll(60_000, 5))
     with member(live_broker, topic, group) as consumer:
         assert next(consumer).offset == 3
 

@@ -52,7 +52,7 @@ def committed(broker: Broker, topic: str, wanted: int) -> list[Bytes]:
         fetch_max_wait_ms=50,
     ) as consumer:
         while len(found) < wanted:
-            records = consumer.poll(10_000)
+            records = consumer.poll(60_000)
             assert records
             found += [record.value for record in records]
         found += [record.value for record in consumer.poll(200)]

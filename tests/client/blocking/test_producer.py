@@ -37,7 +37,7 @@ def read_all(broker: Broker, topic: str) -> dict[int, list[bytes | None]]:
         consumer.assign(topic_partitions)
         consumer.seek_to_beginning()
         while left > 0:
-            records = consumer.poll(5_000)
+            records = consumer.poll(60_000)
             assert records
             left -= len(records)
             for record in records:
@@ -145,7 +145,7 @@ def test_send_blocks_on_a_full_buffer_for_max_block_ms(own_broker: Broker) -> No
         own_broker.bootstrap,
         buffer_memory=40_000,
         batch_size=10_000,
-        max_block_ms=int(patient(2_000)),
+        max_block_ms=int(patient(4_000)),
     ) as producer:
         producer.partitions_for(topic)
         own_broker.freeze()

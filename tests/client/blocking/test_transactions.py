@@ -11,6 +11,7 @@ import pytest
 from penstock import Consumer, Fenced, OffsetAndMetadata, Producer, TopicPartition
 from penstock.client.errors import BrokerError, ClientError, OptionError
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
 
 LIMIT_S = 100.0
@@ -46,7 +47,7 @@ def committed(broker: Broker, topic: str, wanted: int) -> list[bytes | None]:
         fetch_max_wait_ms=50,
     ) as consumer:
         while len(found) < wanted:
-            records = consumer.poll(10_000)
+            records = consumer.poll(60_000)
             assert records
             found += [record.value for record in records]
         found += [record.value for record in consumer.poll(200)]
@@ -148,7 +149,7 @@ def test_offsets_are_committed_with_the_transaction(live_broker: Broker) -> None
             isolation_level="read_committed",
         ) as consumer,
     ):
-        records = consumer.poll(10_000)
+        records = consumer.poll(60_000)
         for aborted in (True, False):
             try:
                 with producer.transaction() as transaction:
@@ -193,14 +194,14 @@ def test_offsets_carry_the_generation_in_which_the_records_were_read(live_broker
     with Producer(live_broker.bootstrap, transactional_id=target) as producer, member() as older:
         positions: dict[TopicPartition, OffsetAndMetadata] = {}
         while len(positions) < 2:
-            assert older.poll(10_000)
+            assert older.poll(60_000)
             positions = older.positions()
         # So that no record is delivered twice after the rebalance.
         older.commit()
         before = older.membership[1].generation
         with member() as newer:
             deadline = threading.Event()
-            timer = threading.Timer(LIMIT_S, deadline.set)
+            timer = threading.Timer(patient(LIMIT_S), deadline.set)
             timer.start()
             while len(older.assignment()) > 1 or not newer.assignment():
                 assert not deadline.is_set()

@@ -136,9 +136,9 @@ def test_buffered_bytes_stay_within_their_limit(live_broker: Broker) -> None:
         options: dict[str, Any] = {"queued_bytes_max": bound, "max_partition_fetch_bytes": 12_000}
         async with consumer_of(live_broker.bootstrap, topics=[topic], **options) as consumer:
             seen = len(await consumer.poll(timeout_ms=30_000, max_records=40))
-            most = 0
             while consumer.metrics().queued_bytes <= bound // 4:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.005)
+            most = consumer.metrics().queued_bytes
             while seen < 1_600:
                 seen += len(await consumer.poll(timeout_ms=1_000, max_records=40))
                 for _ in range(5):

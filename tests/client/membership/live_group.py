@@ -27,7 +27,7 @@ class Seat:
 
     def __init__(self, cluster: Cluster, group: str, **options: Any) -> None:
         assignor: Assignor = options.pop("assignor", RANGE)
-        given = {"heartbeat_interval_ms": 50, "session_timeout_ms": 10_000, **options}
+        given = {"heartbeat_interval_ms": 50, "session_timeout_ms": int(patient(10_000)), **options}
         self.cluster = cluster
         self.positions: dict[TopicPartition, OffsetAndMetadata] = {}
         self.notes: list[Note] = []

@@ -190,7 +190,7 @@ def test_a_member_that_does_not_poll_leaves_and_returns(consumer_groups_broker: 
     topic, group = broker.new_topic(2), broker.new_name("group")
 
     async def case() -> None:
-        async with members(broker, group, 2, max_poll_interval_ms=1_500) as (a, b):
+        async with members(broker, group, 2, max_poll_interval_ms=int(patient(1_500))) as (a, b):
             a.subscribe(topic)
             await until(lambda: covered(2, a), a)
             b.subscribe(topic)

@@ -44,7 +44,7 @@ def test_members_join_and_leave(live_broker: Broker, assignor: Assignor) -> None
             assert {len(seat.owned) for seat in (a, b, c)} == {2}
             if assignor in (STICKY, COOPERATIVE_STICKY):
                 assert a.owned <= kept
-            await b.member.close(5.0)
+            await b.member.close(patient(30.0))
             await until(lambda: covered(6, a, c), a, c)
             await a.member.unsubscribe()
             await until(lambda: covered(6, c), c)
@@ -87,7 +87,7 @@ def test_a_static_member_gets_its_partitions_back(live_broker: Broker) -> None:
                 await until(lambda: covered(4, other, back), other, back)
                 assert back.owned == owned
                 assert other.member.generation == generation
-                await back.member.close(5.0, leave=True)
+                await back.member.close(patient(30.0), leave=True)
                 await until(lambda: covered(4, other), other)
 
     run_case(case())
@@ -155,7 +155,7 @@ def test_a_vanished_member_is_noticed() -> None:
 
     async def case(broker: Broker, faults: Faults) -> None:
         topic, group = broker.new_topic(2), broker.new_name("group")
-        brief = {"session_timeout_ms": int(patient(1_000)), "retry_backoff_max_ms": 100}
+        brief = {"session_timeout_ms": int(patient(3_000)), "retry_backoff_max_ms": 100}
         async with (
             seats(faults.bootstrap, group, 1, **brief) as (lost,),
             seats(broker.bootstrap, group, 1, **brief) as (rest,),
@@ -320,10 +320,10 @@ def test_an_exception_in_a_listener_is_raised_by_poll(live_broker: Broker) -> No
                 await until(lambda: False, a)
             await until(lambda: covered(2, a), a)
             with pytest.raises(KeyError):
-                await a.member.close(5.0)
+                await a.member.close(patient(30.0))
             assert heard == ["assigned", "revoked"]
             assert a.positions == {}
-            await a.member.close(5.0)
+            await a.member.close(patient(30.0))
             with pytest.raises(Closed):
                 a.member.subscribe([topic])
 
@@ -377,13 +377,15 @@ def offset_of(commit: Offsets) -> int:
 
 def test_auto_commit_commits_at_close(live_broker: Broker) -> None:
     """Before the partitions are assigned to others."""
-    _, found = committed_when(live_broker, lambda a: a.member.close(5.0))
+    _, found = committed_when(live_broker, lambda a: a.member.close(patient(30.0)))
     assert [value and value.offset for value in found.values()] == [5]
 
 
 def test_without_auto_commit_nothing_is_committed(live_broker: Broker) -> None:
     """Not even at close."""
-    _, found = committed_when(live_broker, lambda a: a.member.close(5.0), enable_auto_commit=False)
+    _, found = committed_when(
+        live_broker, lambda a: a.member.close(patient(30.0)), enable_auto_commit=False
+    )
     assert list(found.values()) == [None]
 
 

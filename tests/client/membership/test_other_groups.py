@@ -50,7 +50,7 @@ def test_a_leader_counts_what_it_is_told(live_broker: Broker) -> None:
                 group,
                 assignors=(COOPERATIVE_STICKY,),
                 heartbeat_interval_ms=50,
-                session_timeout_ms=10_000,
+                session_timeout_ms=int(patient(10_000)),
                 metadata_max_age_ms=50,
                 enable_auto_commit=False,
                 protocol_type="things",
@@ -70,6 +70,6 @@ def test_a_leader_counts_what_it_is_told(live_broker: Broker) -> None:
             await until_owned(member, {"a", "b", "c"})
             assert member.generation > generation
             assert [TopicPartition("b", 0)] in told
-            await member.close(5.0)
+            await member.close(patient(30.0))
 
     run_case(case())

@@ -14,6 +14,7 @@ import sys
 
 from penstock import Record, aio
 from penstock.interceptors import ProducerRecord
+from penstock.testing.slowness import patient
 
 
 async def main(bootstrap: str, source: str, target: str, transactional_id: str) -> None:
@@ -39,7 +40,7 @@ async def main(bootstrap: str, source: str, target: str, transactional_id: str) 
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             isolation_level="read_committed",
-            session_timeout_ms=1_000,
+            session_timeout_ms=int(patient(2_000)),
             heartbeat_interval_ms=200,
         ) as consumer,
     ):

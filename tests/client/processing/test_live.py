@@ -41,7 +41,7 @@ def read(broker: Broker, topic: str, count: int) -> list[Raw]:
     found: list[Raw] = []
     with Consumer(broker.bootstrap, topics=[topic], auto_offset_reset="earliest") as consumer:
         while len(found) < count:
-            found += consumer.poll(5_000)
+            found += consumer.poll(60_000)
     return found
 
 
@@ -60,7 +60,6 @@ def options(broker: Broker, topic: str, group: str) -> dict[str, Any]:
         "group_id": group,
         "auto_offset_reset": "earliest",
         "heartbeat_interval_ms": 200,
-        "session_timeout_ms": 6_000,
     }
 
 

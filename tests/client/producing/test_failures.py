@@ -119,8 +119,8 @@ def test_a_dead_broker_fails_records_at_the_delivery_timeout(fake: FakeBroker) -
     async def main() -> None:
         with FakeBroker() as doomed:
             options = {
-                "request_timeout_ms": int(patient(1_000)),
-                "delivery_timeout_ms": int(patient(3_000)),
+                "request_timeout_ms": int(patient(2_000)),
+                "delivery_timeout_ms": int(patient(5_000)),
             }
             producer = producer_of(doomed.address, **options)
             await producer.start()
@@ -277,9 +277,8 @@ def test_a_new_leader_is_found_by_the_hint_in_the_answer(fake: FakeBroker) -> No
 
             async with producer_of(
                 fake.address,
-                retry_backoff_ms=5_000,
-                retry_backoff_max_ms=5_000,
-                delivery_timeout_ms=9_000,
+                retry_backoff_ms=30_000,
+                retry_backoff_max_ms=30_000,
             ) as producer:
                 await (await producer.send("pets", b"0"))
                 asked = len(fake.asked(ApiKey.METADATA))
@@ -328,8 +327,8 @@ def test_records_to_a_deleted_topic_fail_with_the_reason(fake: FakeBroker) -> No
 
     async def main() -> None:
         options = {
-            "request_timeout_ms": int(patient(1_000)),
-            "delivery_timeout_ms": int(patient(3_000)),
+            "request_timeout_ms": int(patient(2_000)),
+            "delivery_timeout_ms": int(patient(5_000)),
         }
         async with producer_of(fake.address, **options) as producer:
             await (await producer.send("pets", b"0"))
@@ -393,7 +392,7 @@ def test_a_full_buffer_blocks_for_max_block_ms(fake: FakeBroker) -> None:
     fake.model.add_topic("pets")
 
     async def main() -> None:
-        limit_ms = int(patient(1_000))
+        limit_ms = int(patient(3_000))
         options = {"buffer_memory": 50_000, "max_block_ms": limit_ms, "batch_size": 5_000}
         async with producer_of(fake.address, **options) as producer:
             await producer.partitions_for("pets")

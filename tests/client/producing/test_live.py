@@ -75,7 +75,7 @@ def test_no_record_is_lost_duplicated_or_reordered(own_broker: Broker, trouble: 
             own_broker.thaw()
 
     async def main() -> None:
-        options = {"request_timeout_ms": 2_000, "delivery_timeout_ms": 90_000}
+        options = {"request_timeout_ms": 2_000, "delivery_timeout_ms": int(patient(90_000))}
         async with producer_of(own_broker.bootstrap, linger_ms=1, **options) as producer:
             sent = await under(make_trouble, producer, topic)
             await producer.flush()
@@ -101,9 +101,10 @@ def test_tables_survive_a_crash(own_broker: Broker) -> None:
         options = {
             "buffer_memory": 400_000,
             "max_request_size": 40_000,
-            "delivery_timeout_ms": 90_000,
+            "delivery_timeout_ms": int(patient(90_000)),
+            "max_block_ms": int(patient(90_000)),
         }
-        async with producer_of(own_broker.bootstrap, **options, max_block_ms=90_000) as producer:
+        async with producer_of(own_broker.bootstrap, **options) as producer:
             await producer.partitions_for(topic)
 
             def crash() -> None:

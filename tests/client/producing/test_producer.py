@@ -25,6 +25,7 @@ from penstock.client.producing.producer import Producer
 from penstock.client.routers import RoutingError
 from penstock.records.batch import read_header
 from penstock.records.record import read_records
+from penstock.testing.slowness import patient
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 
@@ -56,7 +57,7 @@ def test_leaving_the_block_delivers_everything(fake: FakeBroker) -> None:
     """Without a flush, in order, with as few requests as the linger allows."""
 
     async def main() -> None:
-        async with producer_of(fake.address, linger_ms=1_900) as producer:
+        async with producer_of(fake.address, linger_ms=20_000) as producer:
             for n in range(500):
                 await producer.send("pets", str(n).encode())
 
@@ -129,7 +130,7 @@ def test_bytes_like_values_are_copied_when_sent(fake: FakeBroker) -> None:
     """Reusing a buffer does not change records that were already sent."""
 
     async def main() -> None:
-        async with producer_of(fake.address, linger_ms=1000) as producer:
+        async with producer_of(fake.address, linger_ms=20_000) as producer:
             buffer = bytearray(b"one")
             await producer.send("pets", buffer)
             buffer[:] = b"two"
@@ -240,7 +241,7 @@ def test_batches_of_one_leader_share_a_request(fake: FakeBroker) -> None:
     fake.model.add_topic("zoo", 2)
 
     async def main() -> None:
-        async with producer_of(fake.address, linger_ms=1_900) as producer:
+        async with producer_of(fake.address, linger_ms=20_000) as producer:
             for n in range(8):
                 await producer.send("pets", b"x", partition=n)
             await producer.send("zoo", b"x", partition=1)
@@ -284,7 +285,7 @@ def test_metrics_count_records_batches_and_requests(fake: FakeBroker) -> None:
     fake.model.add_topic("pets", 2)
 
     async def main() -> None:
-        async with producer_of(fake.address, linger_ms=1000) as producer:
+        async with producer_of(fake.address, linger_ms=20_000) as producer:
             for _ in range(10):
                 await producer.send("pets", bytes(50), partition=0)
             assert producer.metrics().buffered_records == 10
@@ -379,9 +380,9 @@ def test_flush_does_not_wait_for_the_linger(fake: FakeBroker) -> None:
     fake.model.add_topic("pets")
 
     async def main() -> None:
-        async with producer_of(fake.address, linger_ms=1_900) as producer:
+        async with producer_of(fake.address, linger_ms=20_000) as producer:
             delivery = await producer.send("pets", b"x")
-            await producer.flush(1.0)
+            await producer.flush(patient(15.0))
             assert delivery.done()
             fake.next(ApiKey.PRODUCE, ErrorCode.INVALID_RECORD)
             failed = await producer.send("pets", b"x")
@@ -428,7 +429,7 @@ def test_a_failing_block_still_delivers_earlier_records(fake: FakeBroker) -> Non
 
     async def main() -> None:
         with pytest.raises(ZeroDivisionError):
-            async with producer_of(fake.address, linger_ms=1000) as producer:
+            async with producer_of(fake.address, linger_ms=20_000) as producer:
                 await producer.send("pets", b"x")
                 raise ZeroDivisionError
 
@@ -444,7 +445,7 @@ def test_batches_on_the_wire_are_valid(fake: FakeBroker) -> None:
     fake.model.add_topic("pets")
 
     async def main() -> None:
-        async with producer_of(fake.address, linger_ms=20) as producer:
+        async with producer_of(fake.address, linger_ms=20_000) as producer:
             for timestamp_ms in (50, 70, 60):
                 await producer.send("pets", b"x", timestamp_ms=timestamp_ms)
 

@@ -197,7 +197,7 @@ def test_a_table_waits_for_buffer_memory_for_max_block_ms(fake: FakeBroker) -> N
     fake.model.add_topic("pets")
 
     async def main() -> None:
-        options = {"buffer_memory": 300_000, "max_block_ms": int(patient(1_000))}
+        options = {"buffer_memory": 300_000, "max_block_ms": int(patient(3_000))}
         async with producer_of(fake.address, **options) as producer:
             await producer.partitions_for("pets")
             fake.next(ApiKey.PRODUCE, *[SILENCE] * 100)

@@ -11,6 +11,7 @@ import pytest
 
 from penstock import TopicPartition
 from penstock.aio import Admin, Consumer, Producer
+from penstock.client.admin.transactions import TransactionInfo
 from penstock.client.errors import (
     ClientError,
     Closed,
@@ -90,6 +91,16 @@ async def read(
             found += [record.value for record in await consumer.poll(timeout_ms=200)]
         found += [record.value for record in await consumer.poll(timeout_ms=200)]
     return found
+
+
+async def until_aborted(broker: Broker, transactional_id: str) -> None:
+    async with Admin(broker.bootstrap) as admin:
+        while True:
+            found = (await admin.describe_transactions([transactional_id]))[transactional_id]
+            assert isinstance(found, TransactionInfo)
+            if found.state == "CompleteAbort":
+                return
+            await asyncio.sleep(0.05)
 
 
 @both_ways
@@ -190,12 +201,12 @@ def test_a_transaction_that_timed_out_fails_at_its_end(live_broker: Broker) -> N
 
     async def scenario() -> None:
         topic = await topic_on(live_broker)
-        limit_s = patient(1.0)
+        limit_s = patient(2.0)
         async with producer_on(live_broker, topic, timeout_ms=int(1_000 * limit_s)) as producer:
             with pytest.raises(TransactionAborted) as aborted:
                 async with producer.transaction():
                     await (await producer.send(topic, b"late", partition=0))
-                    await asyncio.sleep(3 * limit_s)
+                    await until_aborted(live_broker, topic)
             assert aborted.value.retriable
             is_committed = False
             while not is_committed:  # On a busy machine a short transaction may time out as well.

@@ -13,6 +13,7 @@ import pytest
 from penstock.client.producing.producer import Producer
 from penstock.client.routers import Crc32Router, DefaultRouter, Router
 from penstock.testing import Broker
+from penstock.testing.slowness import patient
 
 PARTITIONS = 7
 KEYS = [b"k", b"\x00", b"\xff" * 3, *(f"customer-{number}".encode() for number in range(200))]
@@ -30,7 +31,7 @@ def placed_by_librdkafka(broker: Broker, topic: str, partitioner: str) -> Mappin
     )
     for key in KEYS:
         producer.produce(topic, b"v", key=key, on_delivery=on_delivery)
-    assert producer.flush(20) == 0
+    assert producer.flush(patient(60)) == 0
     return placed
 
 
@@ -40,7 +41,7 @@ def placed_by_us(broker: Broker, topic: str, router: Router) -> Mapping[bytes, i
             deliveries = {key: await producer.send(topic, b"v", key=key) for key in KEYS}
             return {key: (await delivery).partition for key, delivery in deliveries.items()}
 
-    return asyncio.run(asyncio.wait_for(send(), 30))
+    return asyncio.run(asyncio.wait_for(send(), patient(60)))
 
 
 def rows_placed_by_us(broker: Broker, topic: str, router: Router) -> Mapping[int, int]:
@@ -55,7 +56,7 @@ def rows_placed_by_us(broker: Broker, topic: str, router: Router) -> Mapping[int
             for partition, ranges in metadata.ranges.items()
         }
 
-    return asyncio.run(asyncio.wait_for(send(), 30))
+    return asyncio.run(asyncio.wait_for(send(), patient(60)))
 
 
 @pytest.mark.parametrize(

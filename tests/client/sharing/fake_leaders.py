@@ -44,6 +44,8 @@ class FakeLeader:
     hangs_at_fetch: bool = False
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when an acknowledgement has arrived."""
+    fetch_hangs: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a fetch has arrived that it does not answer."""
     died: asyncio.Event = field(default_factory=asyncio.Event)
 
     def die(self) -> None:
@@ -64,6 +66,8 @@ class FakeLeader:
             )
             if self.hangs and carries:
                 self.asked.set()
+            if self.hangs_at_fetch:
+                self.fetch_hangs.set()
             await self._hang(self.hangs_at_fetch or (self.hangs and carries))
             return await self._fetch(request)
         assert isinstance(request, ShareAcknowledgeRequest)

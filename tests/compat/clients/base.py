@@ -116,7 +116,7 @@ class ConsumerOptions:
     strategy: str = "range"
     instance_id: str | None = None
     client_id: str = "compat"
-    session_timeout_ms: int = 10_000
+    session_timeout_ms: int = 30_000
     heartbeat_ms: int = 150
 
 

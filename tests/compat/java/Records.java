@@ -149,13 +149,13 @@ final class Records {
         List<Object> waits = new ArrayList<>();
         try (KafkaProducer<byte[], byte[]> producer = Scenarios.producer();
                 KafkaConsumer<byte[], byte[]> consumer =
-                        Scenarios.consumer("fetch.max.wait.ms", Patience.ms(3000))) {
+                        Scenarios.consumer("fetch.max.wait.ms", Patience.ms(8000))) {
             consumer.assign(Scenarios.partitions(topic, 1));
             for (int i = 0; i < 4; i++) {
                 Scenarios.read(consumer, 1, 400);
                 long started = System.nanoTime();
                 producer.send(new ProducerRecord<>(topic, Scenarios.bytes("" + i))).get();
-                int count = Scenarios.read(consumer, 1, Patience.ms(6000)).size();
+                int count = Scenarios.read(consumer, 1, Patience.ms(30_000)).size();
                 waits.add(count == 1 ? (System.nanoTime() - started) / 1_000_000 : -1);
             }
         }

@@ -19,7 +19,7 @@ const kafka = new Kafka({
   requestTimeout: patient(10000),
   retry: { initialRetryTime: 50, retries: 8 },
 })
-const DEADLINE_MS = patient(15000)
+const DEADLINE_MS = patient(60000)
 const TIME = Number(firstTimestamp)
 
 const step = (name, fields) => console.log(JSON.stringify({ step: name, ...fields }))
@@ -210,14 +210,14 @@ async function groups(admin) {
   step('resume', { values: after.values().map(Number).sort((a, b) => a - b) })
 
   const latency = await topic(admin, 'latency')
-  const waiting = await new Member(latency, latency, { maxWaitTimeInMs: patient(4000) }).start()
+  const waiting = await new Member(latency, latency, { maxWaitTimeInMs: patient(5000) }).start()
   const producer = kafka.producer()
   await producer.connect()
   const waits = []
   for (let i = 1; i <= 3; i++) {
     const started = Date.now()
     await producer.send({ topic: latency, messages: [{ value: 'x' }] })
-    await until(() => waiting.messages.length >= i, patient(6000))
+    await until(() => waiting.messages.length >= i, patient(30000))
     if (i > 1) waits.push(Date.now() - started)
     await pause(300)
   }

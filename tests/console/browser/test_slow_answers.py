@@ -28,6 +28,7 @@ QUEUE = {
     "letters_topic": "",
     "letters": None,
 }
+DESCRIBED = {**TOPIC, "groups": [], "partition_rows": []}
 ANSWERS = {
     "topics": {"topics": [TOPIC], "total": 1},
     "groups": {"groups": [GROUP], "total": 1},
@@ -54,3 +55,38 @@ def test_an_answer_that_takes_long_is_shown(page: Any, name: str) -> None:
     assert len(held) == 1
     held[0].fulfill(json=ANSWERS[name])
     page.get_by_role("link", name="orders").wait_for()
+
+
+def test_a_topic_that_no_broker_knew_yet_is_shown_a_moment_later(page: Any) -> None:
+    answers = [
+        {"status": 404, "json": {"error": "there is no topic orders"}},
+        {"json": {**DESCRIBED, "size_bytes": 4096}},
+    ]
+    asked: list[Any] = []
+
+    def answer(route: Any) -> None:
+        asked.append(route)
+        route.fulfill(**answers[min(len(asked), len(answers)) - 1])
+
+    page.clock.install()
+    page.route("**/api/topics/orders", answer)
+    page.evaluate("location.hash = '#/topics/orders/charts'")
+    page.get_by_text("there is no topic orders").wait_for()
+    page.clock.run_for(5_000)
+    page.get_by_text("4.0 KiB on disk").wait_for()
+    page.clock.run_for(60_000)
+    assert len(asked) == 2
+
+
+def test_the_audit_page_waits_for_an_answer_before_it_asks_again(page: Any) -> None:
+    held: list[Any] = []
+    page.route("**/api/audit?*", held.append)
+    with page.expect_request("**/api/audit?*"):
+        page.evaluate("location.hash = '#/audit'")
+    button = page.get_by_role("button", name="Reload")
+    assert button.is_disabled()
+    while not held:
+        page.wait_for_timeout(20)
+    held[0].fulfill(json={"events": [], "left_out": 0})
+    page.get_by_text("no events match").wait_for()
+    assert button.is_enabled()
