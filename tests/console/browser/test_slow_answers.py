@@ -80,7 +80,11 @@ def test_a_topic_that_no_broker_knew_yet_is_shown_a_moment_later(page: Any) -> N
 
 def test_the_audit_page_waits_for_an_answer_before_it_asks_again(page: Any) -> None:
     held: list[Any] = []
-    page.route("**/api/audit?*", held.append)
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/api/audit?*", hold)
     with page.expect_request("**/api/audit?*"):
         page.evaluate("location.hash = '#/audit'")
     button = page.get_by_role("button", name="Reload")
