@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 RUNS   := $(VENV)/.runs
+
+# Another program, such as an automatic update, may hold the lock of the packages for a while.
+APT_WAITS := -o DPkg::Lock::Timeout=300
 SOURCES := pyproject.toml setup.py constraints.txt \
   $(patsubst %,src/penstock/records/%,reading.py checking.py checking.pxd progress.pxd ordinary_batch.py \
   writing.py hashing.py gc_tracking.py collector.pxd)
@@ -36,7 +39,7 @@ $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "penstock needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }; \
 test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) 2>/dev/null \
   || { rm -rf $(VENV); echo "Python has no venv here: installing Debian's python3-venv" >&2; \
-       apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); }
+       apt-get update -qq && apt-get $(APT_WAITS) install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); }
 endef
 INSTALL = $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 SAY_KERNELS = $(BIN)/python -c 'from penstock.records import kernels as k; print("kernels:", "compiled" if k.COMPILED else "plain Python (slower): install gcc and the Python headers, then make clean setup")'
@@ -47,25 +50,25 @@ run: $(RUNS)
 # Foreign clients and servers that Debian packages. Without root the tests that need them say so and skip.
 tools: $(STAMP)
 	@command -v kcat >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq kcat >/dev/null; } \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get $(APT_WAITS) install -y -qq kcat >/dev/null; } \
 	  || echo "kcat is not here and could not be installed: its tests are skipped"
 	@command -v etcd >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq etcd-server >/dev/null; } \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get $(APT_WAITS) install -y -qq etcd-server >/dev/null; } \
 	  || echo "etcd is not here and could not be installed: its tests are skipped"
 	@test -e /usr/share/java/zookeeper.jar || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends zookeeper >/dev/null; } \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get $(APT_WAITS) install -y -qq --no-install-recommends zookeeper >/dev/null; } \
 	  || echo "ZooKeeper is not here and could not be installed: its tests are skipped"
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get $(APT_WAITS) install -y -qq --no-install-recommends chromium >/dev/null; } \
 	  || echo "chromium is not here and could not be installed: the console's browser tests are skipped"
 	@test -x .tools/moto/bin/moto_server || { $(PYTHON) -m venv .tools/moto \
 	  && .tools/moto/bin/python -m pip install -q --disable-pip-version-check -r tests/tier/moto-requirements.txt; } \
 	  || echo "moto could not be installed: the tests of object stores run without it"
 	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	  && apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends rabbitmq-server >/dev/null; } \
+	  && apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get $(APT_WAITS) install -y -qq --no-install-recommends rabbitmq-server >/dev/null; } \
 	  || echo "rabbitmq-server is not here and could not be installed: the comparison of Celery on both is skipped"
 	@command -v promtool >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
-	  && apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus >/dev/null; } \
+	  && apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get $(APT_WAITS) install -y -qq --no-install-recommends prometheus >/dev/null; } \
 	  || echo "promtool is not here and could not be installed: the check of the alert rules with it is skipped"
 
 test: lint tools
