@@ -113,6 +113,8 @@ class ZooKeeperLog:
         self._turn = asyncio.Lock()
         self._refreshing = asyncio.Lock()
         self._rounds_begun = 0
+        self._round_done = 0
+        """The last round of reading that succeeded."""
         self._prefix = random.bytes(_PREFIX_BYTES)
         """How the ids of this handle's entries begin."""
         self._is_last = False
@@ -127,13 +129,15 @@ class ZooKeeperLog:
     async def refresh(self, deadline_s: float) -> None:
         """Makes the replica current: it then has everything that was committed before this call.
 
-        Callers share the work. One that began before this call does not count.
+        Callers share the work. One that began before this call does not count, nor does one that
+        failed or was cancelled.
         """
         needed = self._rounds_begun + 1
         async with self._refreshing:
-            if self._rounds_begun < needed:
+            if self._round_done < needed:
                 self._rounds_begun += 1
                 await self._refresh(deadline_s)
+                self._round_done = self._rounds_begun
 
     async def follow(self) -> None:
         """Keeps the replica nearly current until cancelled."""
