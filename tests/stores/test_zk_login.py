@@ -67,7 +67,7 @@ def test_the_znodes_of_a_user_are_for_that_user_only(
     asyncio.run(main())
     assert PASSWORD not in caplog.text
     client = KazooClient(zookeeper.members[0].endpoint, timeout=60)
-    client.start(timeout=LIMIT_S)
+    client.start(timeout=patient(LIMIT_S))
     client.add_auth("digest", f"{USER}:{PASSWORD}")
     for path in ("/secured", "/secured/penstock/head", "/secured/penstock/log/" + "1".zfill(19)):
         assert client.get_acls(path)[0] == [make_digest_acl(USER, PASSWORD, all=True)]
@@ -121,7 +121,7 @@ def test_the_password_of_a_stopped_cluster_can_be_changed(
 
     asyncio.run(main(with_user(plain, tmp_path), "/a"))
     client = KazooClient(zookeeper.members[0].endpoint, timeout=60)
-    client.start(timeout=LIMIT_S)
+    client.start(timeout=patient(LIMIT_S))
     for password in (PASSWORD, NEW_PASSWORD):
         client.add_auth("digest", f"{USER}:{password}")
     waiting = ["/changed"]
@@ -145,7 +145,7 @@ def test_a_right_that_is_taken_away_is_reported(
 
     def give(password: str) -> None:
         client = KazooClient(zookeeper.members[0].endpoint, timeout=60)
-        client.start(timeout=LIMIT_S)
+        client.start(timeout=patient(LIMIT_S))
         for each in (PASSWORD, NEW_PASSWORD):
             client.add_auth("digest", f"{USER}:{each}")
         client.set_acls(head, [make_digest_acl(USER, password, all=True)])
@@ -159,12 +159,12 @@ def test_a_right_that_is_taken_away_is_reported(
         await asyncio.to_thread(give, NEW_PASSWORD)
         with pytest.raises(StoreRefused, match="setAcl"):
             await put(store, "/a", b"2")
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             with pytest.raises(StoreRefused):
                 await watching
         await asyncio.to_thread(give, PASSWORD)
         revision = await put(store, "/a", b"3")
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             while True:
                 try:
                     (event,) = await take(store, "/", revision, 1)
@@ -204,6 +204,21 @@ def test_the_connection_can_use_tls(tmp_path: Path) -> None:
         for lacking in (plain, replace(plain, ca=other)):
             with pytest.raises(StoreUnavailable):
                 await open_store(lacking, brisk)
+
+    try:
+        ensemble.start()
+        asyncio.run(main())
+    finally:
+        ensemble.close()
+
+
+def test_a_zookeeper_that_accepts_no_login_is_reported_as_such(tmp_path: Path) -> None:
+    """Not as one that does not answer."""
+    ensemble = ZooKeeperEnsemble(1, ["DigestAuthenticationProvider.enabled=false"])
+
+    async def main() -> None:
+        with pytest.raises(StoreRefused, match="does not accept the login"):
+            await open_store(with_user(ensemble.address("/refused"), tmp_path))
 
     try:
         ensemble.start()
