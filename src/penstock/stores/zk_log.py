@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -51,6 +51,7 @@ from penstock.stores.zk_format import (
     decode_head,
     decode_snapshot,
     encode_entry,
+    is_compressed,
     log_path,
     part_path,
 )
@@ -174,14 +175,20 @@ class ZooKeeperLog:
         """Commits what `decide` returns for the current state.
 
         Raises `OperationRejected` if an operation of the plan fails."""
+        async with self.turn(deadline_s):
+            await self._let_others_go_first()
+            return await self._append(decide, deadline_s)
+
+    @asynccontextmanager
+    async def turn(self, deadline_s: float) -> AsyncIterator[None]:
+        """Lets nothing else of this handle change the head meanwhile."""
         try:
             async with asyncio.timeout(max(deadline_s - self._clock.monotonic(), 0.001)):
                 await self._turn.acquire()
         except TimeoutError:
             raise self._session.unreachable(None) from None
         try:
-            await self._let_others_go_first()
-            return await self._append(decide, deadline_s)
+            yield
         finally:
             self._turn.release()
 
@@ -380,7 +387,7 @@ class ZooKeeperLog:
         asks = [self._read(log_path(revision), deadline_s) for revision in revisions]
         for revision, data in zip(revisions, await asyncio.gather(*asks), strict=True):
             where = self._session.path(log_path(revision))
-            if len(data) >= COMPRESSED_FROM:
+            if is_compressed(data):
                 entry = await self._executor.run(partial(decode_entry, data, where))
             else:
                 entry = decode_entry(data, where)
