@@ -64,7 +64,7 @@ def frozen(zookeeper: ZooKeeperEnsemble) -> Iterator[ZooKeeperEnsemble]:
 
 def children(ensemble: ZooKeeperEnsemble, path: str) -> list[str]:
     client = KazooClient(ensemble.members[0].endpoint, timeout=60)
-    client.start(timeout=LIMIT_S)
+    client.start(timeout=patient(LIMIT_S))
     try:
         return sorted(client.get_children(path))
     finally:
@@ -122,7 +122,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(zookeeper: ZooKeeperEnsemble
                 committing = asyncio.create_task(store.commit(compares, [put_it]))
                 renewing = asyncio.create_task(store.keep_alive(lease))
                 proxy.mute = True
-                async with asyncio.timeout(LIMIT_S):
+                async with asyncio.timeout(patient(LIMIT_S)):
                     await proxy.lost.wait()
                     proxy.mute = False
                     proxy.lost.clear()
@@ -195,7 +195,7 @@ def test_nothing_depends_on_the_session(zookeeper: ZooKeeperEnsemble) -> None:
             await asyncio.to_thread(end_session, zookeeper, session_of(store))
             await put(store, "/a", b"%d" % number, lease)
             assert await store.keep_alive(lease)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             events = await watching
         assert [event.value for event in events] == [b"2", b"3", b"4"]
         await store.close()
@@ -210,7 +210,7 @@ def session_of(store: ZooKeeperStore) -> Any:
 def end_session(ensemble: ZooKeeperEnsemble, session: Any) -> None:
     """Ends a session from outside. To its owner it has expired."""
     client = KazooClient(ensemble.members[0].endpoint, client_id=session, timeout=60)
-    client.start(timeout=LIMIT_S)
+    client.start(timeout=patient(LIMIT_S))
     client.stop()
     client.close()
 
@@ -306,15 +306,18 @@ def test_the_log_does_not_grow_forever(zookeeper: ZooKeeperEnsemble) -> None:
 
     async def main() -> None:
         config = replace(PATIENT, snapshot_revisions=10, revisions_kept=5)
+        snapshots = "/grows/penstock/snapshots"
         store = await open_store(zookeeper.address("/grows"), config)
         lease = await store.grant_lease(600.0)
         for number in range(100):
             await put(store, f"/{number % 7}", b"%d" % number, lease)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             while len(await asyncio.to_thread(children, zookeeper, "/grows/penstock/log")) > 30:
                 await put(store, "/7", b"", lease)
-        marks = await asyncio.to_thread(children, zookeeper, "/grows/penstock/snapshots")
-        assert 2 <= len(marks) <= 4
+            # There is always one, and on a busy machine another one is being made or removed.
+            while len(await asyncio.to_thread(children, zookeeper, snapshots)) > 4:
+                await put(store, "/7", b"", lease)
+        assert len(await asyncio.to_thread(children, zookeeper, snapshots)) >= 2
         other = await open_store(zookeeper.address("/grows"), config)
         assert await other.range("/") == await store.range("/")
         with pytest.raises(RevisionNotKept):
@@ -355,7 +358,7 @@ def test_an_empty_store_can_begin_at_a_later_revision(zookeeper: ZooKeeperEnsemb
     async def main() -> None:
         store = await open_store(zookeeper.address("/later"))
         other = await open_store(zookeeper.address("/later"))
-        await store.advance(1_000)
+        await asyncio.gather(store.advance(1_000), other.advance(1_000))
         await store.advance(10)
         assert await revision_of(other) == 1_000
         assert await put(other, "/a", b"") == 1_001
@@ -370,7 +373,7 @@ def test_an_empty_store_can_begin_at_a_later_revision(zookeeper: ZooKeeperEnsemb
 
 def test_znodes_of_another_program_are_not_taken_for_a_store(zookeeper: ZooKeeperEnsemble) -> None:
     client = KazooClient(zookeeper.members[0].endpoint, timeout=60)
-    client.start(timeout=LIMIT_S)
+    client.start(timeout=patient(LIMIT_S))
     client.create("/foreign/penstock/head", b"mine", makepath=True)
     for name in ("barrier", "log"):
         client.create(f"/foreign/penstock/{name}")

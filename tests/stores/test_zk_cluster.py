@@ -121,7 +121,7 @@ async def under_load(zookeeper: ZooKeeperEnsemble, namespace: str) -> AsyncItera
     writers = [Writer(store, f"w{number}") for number, store in enumerate(stores)]
     history = History()
     start = await revision_of(stores[0])
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(patient(LIMIT_S)):
         tasks = [asyncio.create_task(writer.run()) for writer in writers]
         watching = asyncio.create_task(history.run(stores[0], start + 1))
         for writer in writers:
@@ -217,7 +217,7 @@ def test_a_frozen_member_is_replaced_by_another(zookeeper: ZooKeeperEnsemble) ->
         assert time.monotonic() - begun_s < patient(config.request_timeout_s + SLACK_S)
         assert entry is not None
         assert entry.value == b"1"
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             revision = await retried(other, "/a", b"2")
             event = (await watching)[0]
         assert (event.key, event.value) == ("/a", b"2")
@@ -248,7 +248,7 @@ def test_without_a_majority_calls_fail_in_time(zookeeper: ZooKeeperEnsemble) -> 
         assert time.monotonic() - begun_s < patient(config.request_timeout_s + SLACK_S)
         zookeeper.members[1].start(zookeeper.members, zookeeper.settings)
         revision = await retried(store, "/b", b"3")
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             events = await watching
         assert events[-1].key == "/b"
         assert events[-1].revision <= revision
@@ -262,7 +262,7 @@ def test_without_a_majority_calls_fail_in_time(zookeeper: ZooKeeperEnsemble) -> 
 
 async def retried(store: ZooKeeperStore, key: str, value: bytes) -> int:
     """Puts a key and retries. The put may be made more than once."""
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(patient(LIMIT_S)):
         while True:
             try:
                 return await put(store, key, value)
@@ -285,7 +285,7 @@ def test_a_watch_that_missed_pruned_changes_is_refused(zookeeper: ZooKeeperEnsem
         away.kill()
         for value in (b"2", b"3"):
             await retried(store, "/a", value)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             assert (await anext(current))[0].value == b"2"
             await store.snapshots.make(revisions_kept=0)
             away.start(zookeeper.members, zookeeper.settings)
@@ -319,13 +319,13 @@ def test_a_lease_ends_while_its_holder_is_frozen(zookeeper: ZooKeeperEnsemble) -
         assert entry is not None
         watching = asyncio.create_task(take(store, "/held", entry.modify_revision + 1, 1))
         holder.send_signal(signal.SIGSTOP)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(patient(LIMIT_S)):
             (gone,) = await watching
         assert (gone.key, gone.value) == ("/held", None)
         assert await keys_of(store) == []
         holder.send_signal(signal.SIGCONT)
         assert list(lines)[-1] == "lost\n"
-        assert holder.wait(timeout=120) == 0
+        assert holder.wait(timeout=patient(LIMIT_S)) == 0
         await store.close()
 
     command = [sys.executable, "-m", "tests.stores.zk_process", address]

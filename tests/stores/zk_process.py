@@ -13,9 +13,10 @@ from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.stores.zk_address import parse_address
 from penstock.stores.zk_session import ZooKeeperConfig
 from penstock.stores.zookeeper import ZooKeeperStore
+from penstock.testing.slowness import patient
 
-LEASE_TTL_S = 4.0
-CONFIG = ZooKeeperConfig(request_timeout_s=60.0)
+LEASE_TTL_S = patient(4.0)
+CONFIG = ZooKeeperConfig(request_timeout_s=300.0, attempt_timeout_s=patient(2.0))
 
 
 async def main(address: str) -> None:

@@ -18,17 +18,17 @@ import pytest
 
 from penstock.ports import MetadataStore
 from penstock.runtime import SystemClock, SystemRandom, Threads
-from penstock.stores.errors import StoreUnavailable
 from penstock.stores.zk_address import ZooKeeperAddress
 from penstock.stores.zk_session import ZooKeeperConfig
 from penstock.stores.zookeeper import ZooKeeperStore
+from penstock.testing.slowness import patient
 
 from .store_bench import StoreBench
 
 START_TIMEOUT_S = 150.0
 JARS = Path("/usr/share/java")
 ZOOKEEPER_JAR = JARS / "zookeeper.jar"
-PATIENT = ZooKeeperConfig(request_timeout_s=60.0, attempt_timeout_s=10.0, session_timeout_s=20.0)
+PATIENT = ZooKeeperConfig(request_timeout_s=300.0, attempt_timeout_s=30.0, session_timeout_s=60.0)
 """For calls that must succeed however busy the machine is."""
 _THREADS = Threads(4)
 
@@ -131,7 +131,7 @@ class ZooKeeperServer:
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.wait(timeout=120)
+            self.process.wait(timeout=patient(START_TIMEOUT_S))
             self.process = None
 
 
@@ -154,7 +154,7 @@ class ZooKeeperEnsemble:
 
     def wait_healthy(self) -> None:
         """Waits until every member serves."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + patient(START_TIMEOUT_S)
         for member in self.members:
             while not member.mode:
                 assert time.monotonic() < deadline, f"member {member.number} does not serve"
@@ -162,7 +162,7 @@ class ZooKeeperEnsemble:
 
     def leader(self) -> ZooKeeperServer:
         """Returns the present leader, according to the members themselves."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + patient(START_TIMEOUT_S)
         while time.monotonic() < deadline:
             for member in self.members:
                 if member.process is not None and member.mode in ("leader", "standalone"):
@@ -205,17 +205,6 @@ async def open_store(
     clock: SystemClock | None = None,
 ) -> ZooKeeperStore:
     return await ZooKeeperStore.open(address, clock or SystemClock(), First(), _THREADS, config)
-
-
-async def wait_until_served(address: ZooKeeperAddress) -> None:
-    async with asyncio.timeout(START_TIMEOUT_S):
-        while True:
-            try:
-                store = await open_store(address)
-            except StoreUnavailable:
-                continue
-            await store.close()
-            return
 
 
 class ZooKeeperBench(StoreBench):
