@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.store_copying import MARK, Copied, CopyRefused, copy_store
+from penstock.broker.config import BrokerConfig, ConfigError
+from penstock.broker.main import open_store as open_configured
+from penstock.cli.store_copying import Copied, CopyRefused, copy_store
 from penstock.metadata.keys import (
     BROKERS_PREFIX,
     CLUSTER_KEY,
@@ -20,9 +22,10 @@ from penstock.metadata.keys import (
     topic_key,
 )
 from penstock.metadata.relocation import self_contained
-from penstock.ports import Delete, MetadataStore
+from penstock.ports import Delete, MetadataStore, Put
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.stores import opening
+from penstock.stores.opening import MARK
 from penstock.testing.slowness import patient
 from stores.etcd_server import EtcdCluster
 from stores.store_bench import put
@@ -182,6 +185,39 @@ def test_a_target_with_metadata_is_refused(tmp_path: Path) -> None:
     with_stores([str(tmp_path / "source.db"), str(tmp_path / "target.db")], work)
 
 
+async def none_can_start(target: MetadataStore) -> None:
+    """Checks that what a copy has left is not a cluster, and is marked."""
+    left = await content(target)
+    assert MARK in left
+    assert CLUSTER_KEY not in left
+
+
+def test_no_broker_starts_with_a_part_of_a_copy(tmp_path: Path) -> None:
+    """It would find no cluster, and found a new one. With the whole copy it starts."""
+    path = str(tmp_path / "part.db")
+
+    async def leave(stores: list[MetadataStore]) -> None:
+        await put(stores[0], MARK, b"in progress")
+
+    async def finish(stores: list[MetadataStore]) -> None:
+        await stores[0].commit((), [Delete(MARK), Put(CLUSTER_KEY, b"")])
+
+    async def start() -> None:
+        threads = Threads(1)
+        config = BrokerConfig(store=path)
+        try:
+            store = await open_configured(config, SystemClock(), SystemRandom(), threads)
+            await store.close()
+        finally:
+            threads.close()
+
+    with_stores([path], leave)
+    with pytest.raises(ConfigError, match="part of a copy that did not end"):
+        asyncio.run(start())
+    with_stores([path], finish)
+    asyncio.run(start())
+
+
 def test_a_source_that_changes_is_noticed(tmp_path: Path) -> None:
     """For example, because a broker was started too early."""
 
@@ -196,6 +232,7 @@ def test_a_source_that_changes_is_noticed(tmp_path: Path) -> None:
 
         with pytest.raises(CopyRefused, match="source has changed"):
             await copy_store(source, target, SystemClock(), lease_wait_s=0.0, progress=progress)
+        await none_can_start(target)
 
     with_stores([str(tmp_path / "source.db"), str(tmp_path / "target.db")], work)
 
@@ -212,6 +249,7 @@ def test_a_target_that_others_write_to_is_noticed(tmp_path: Path) -> None:
 
         with pytest.raises(CopyRefused, match="another program writes"):
             await copy_store(source, target, SystemClock(), lease_wait_s=0.0, progress=progress)
+        await none_can_start(target)
 
     with_stores([str(tmp_path / "source.db"), str(tmp_path / "target.db")], work)
 

@@ -308,6 +308,7 @@ def test_the_log_does_not_grow_forever(zookeeper: ZooKeeperEnsemble) -> None:
 
     async def main() -> None:
         config = replace(PATIENT, snapshot_revisions=10, revisions_kept=5)
+        snapshots = "/grows/penstock/snapshots"
         store = await open_store(zookeeper.address("/grows"), config)
         lease = await store.grant_lease(600.0)
         for number in range(100):
@@ -315,8 +316,10 @@ def test_the_log_does_not_grow_forever(zookeeper: ZooKeeperEnsemble) -> None:
         async with asyncio.timeout(patient(LIMIT_S)):
             while len(await asyncio.to_thread(children, zookeeper, "/grows/penstock/log")) > 30:
                 await put(store, "/7", b"", lease)
-        marks = await asyncio.to_thread(children, zookeeper, "/grows/penstock/snapshots")
-        assert 2 <= len(marks) <= 4
+            # There is always one, and on a busy machine another one is being made or removed.
+            while len(await asyncio.to_thread(children, zookeeper, snapshots)) > 4:
+                await put(store, "/7", b"", lease)
+        assert len(await asyncio.to_thread(children, zookeeper, snapshots)) >= 2
         other = await open_store(zookeeper.address("/grows"), config)
         assert await other.range("/") == await store.range("/")
         with pytest.raises(RevisionNotKept):
@@ -357,7 +360,7 @@ def test_an_empty_store_can_begin_at_a_later_revision(zookeeper: ZooKeeperEnsemb
     async def main() -> None:
         store = await open_store(zookeeper.address("/later"))
         other = await open_store(zookeeper.address("/later"))
-        await store.advance(1_000)
+        await asyncio.gather(store.advance(1_000), other.advance(1_000))
         await store.advance(10)
         assert await revision_of(other) == 1_000
         assert await put(other, "/a", b"") == 1_001

@@ -325,7 +325,7 @@ def test_a_lease_ends_while_its_holder_is_frozen(zookeeper: ZooKeeperEnsemble) -
         assert await keys_of(store) == []
         holder.send_signal(signal.SIGCONT)
         assert list(lines)[-1] == "lost\n"
-        assert holder.wait(timeout=patient(120)) == 0
+        assert holder.wait(timeout=patient(LIMIT_S)) == 0
         await store.close()
 
     command = [sys.executable, "-m", "tests.stores.zk_process", address]

@@ -210,3 +210,18 @@ def test_the_connection_can_use_tls(tmp_path: Path) -> None:
         asyncio.run(main())
     finally:
         ensemble.close()
+
+
+def test_a_zookeeper_that_accepts_no_login_is_reported_as_such(tmp_path: Path) -> None:
+    """Not as one that does not answer."""
+    ensemble = ZooKeeperEnsemble(1, ["DigestAuthenticationProvider.enabled=false"])
+
+    async def main() -> None:
+        with pytest.raises(StoreRefused, match="does not accept the login"):
+            await open_store(with_user(ensemble.address("/refused"), tmp_path))
+
+    try:
+        ensemble.start()
+        asyncio.run(main())
+    finally:
+        ensemble.close()

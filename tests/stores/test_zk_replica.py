@@ -77,9 +77,10 @@ def test_the_history_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         replica.apply(revision, entry(Put("/a", b"")))
     assert replica.first_kept == 3
     monkeypatch.setattr(zk_replica, "HISTORY_BYTES", 250)
-    replica.apply(6, entry(Put("/a", b"")))
-    assert replica.first_kept == 5
-    assert replica.log_bytes == 600
+    for revision in range(6, 9):
+        replica.apply(revision, entry(Put("/a", b"x" * 98)))
+    assert replica.first_kept == 7
+    assert replica.log_bytes == 800
 
 
 def test_events_come_in_portions_of_whole_revisions() -> None:
@@ -87,3 +88,14 @@ def test_events_come_in_portions_of_whole_revisions() -> None:
     for revision in range(1, 6):
         replica.apply(revision, entry(Put("/a", b""), Put("/b", b"")))
     assert [event.revision for event in replica.events("/", 2, 2)] == [2, 2, 3, 3]
+
+
+def test_the_history_is_limited_by_its_size_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large log entry is compressed, so its size says nothing about what it takes."""
+    monkeypatch.setattr(zk_replica, "HISTORY_BYTES", 1_000)
+    replica = Replica()
+    for revision in range(1, 21):
+        value = b"x" * 200
+        replica.apply(revision, LogEntry(b"", (Put(f"/{revision}", value),), size=1))
+    assert 16 <= replica.first_kept <= 17
+    assert len(replica.events("/", replica.first_kept, 100)) <= 5

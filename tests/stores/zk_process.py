@@ -16,7 +16,7 @@ from penstock.stores.zookeeper import ZooKeeperStore
 from penstock.testing.slowness import patient
 
 LEASE_TTL_S = min(20.0, patient(8.0))
-CONFIG = ZooKeeperConfig(request_timeout_s=300.0)
+CONFIG = ZooKeeperConfig(request_timeout_s=300.0, attempt_timeout_s=patient(2.0))
 
 
 async def main(address: str) -> None:

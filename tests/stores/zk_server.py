@@ -18,7 +18,6 @@ import pytest
 
 from penstock.ports import MetadataStore
 from penstock.runtime import SystemClock, SystemRandom, Threads
-from penstock.stores.errors import StoreUnavailable
 from penstock.stores.zk_address import ZooKeeperAddress
 from penstock.stores.zk_session import ZooKeeperConfig
 from penstock.stores.zookeeper import ZooKeeperStore
@@ -32,7 +31,7 @@ _taken: set[int] = set()
 """Ports of members in this process, which may be down for a while."""
 JARS = Path("/usr/share/java")
 ZOOKEEPER_JAR = JARS / "zookeeper.jar"
-PATIENT = ZooKeeperConfig(request_timeout_s=300.0, attempt_timeout_s=10.0, session_timeout_s=20.0)
+PATIENT = ZooKeeperConfig(request_timeout_s=300.0, attempt_timeout_s=30.0, session_timeout_s=60.0)
 """For calls that must succeed however busy the machine is."""
 _THREADS = Threads(4)
 
@@ -135,7 +134,7 @@ class ZooKeeperServer:
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.wait(timeout=patient(120))
+            self.process.wait(timeout=patient(START_TIMEOUT_S))
             self.process = None
 
 
@@ -209,17 +208,6 @@ async def open_store(
     clock: SystemClock | None = None,
 ) -> ZooKeeperStore:
     return await ZooKeeperStore.open(address, clock or SystemClock(), First(), _THREADS, config)
-
-
-async def wait_until_served(address: ZooKeeperAddress) -> None:
-    async with asyncio.timeout(patient(START_TIMEOUT_S)):
-        while True:
-            try:
-                store = await open_store(address)
-            except StoreUnavailable:
-                continue
-            await store.close()
-            return
 
 
 class ZooKeeperBench(StoreBench):

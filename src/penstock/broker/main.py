@@ -162,11 +162,24 @@ def open_keys(config: BrokerConfig, random: Random) -> KeyProvider | None:
 async def open_store(
     config: BrokerConfig, clock: Clock, random: Random, executor: Executor
 ) -> MetadataStore:
-    """Opens the metadata store that the configuration names."""
+    """Opens the metadata store that the configuration names.
+
+    Refuses a part of a copy: brokers would find no cluster there, and found a new one."""
     try:
-        return await opening.open_store(config.store_path, clock, random, executor)
+        store = await opening.open_store(config.store_path, clock, random, executor)
     except opening.ExtraMissing as error:
         raise ConfigError(f"store: {error}") from error
+    try:
+        if await store.get(opening.MARK) is None:
+            return store
+    except BaseException:
+        await store.close()
+        raise
+    await store.close()
+    raise ConfigError(
+        f"store: {opening.shown(config.store_path)} has a part of a copy that did not end: wait "
+        "until `penstock store copy` ends; if it was interrupted, empty the store and copy again"
+    )
 
 
 @contextmanager

@@ -5,8 +5,9 @@ revisions. So the revision of the target is raised first: everything that happen
 higher revision than anything that happened in the source. Values that refer to the revision of
 their own commit get it as a number (`metadata.relocation`).
 
-While a copy is in progress, the target has the key `/penstock/copying`. The key that makes it a
-cluster is written last, in the same commit that removes that mark.
+While a copy is in progress, the target has the key `/penstock/copying`, with which no broker
+starts. The key that makes it a cluster is written last, in the same commit that removes that mark,
+and only when everything else was read back and the source has not changed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from penstock.metadata.keys import BROKERS_PREFIX, CLUSTER_KEY, PREFIX
 from penstock.metadata.relocation import self_contained
 from penstock.ports import Clock, Compare, Delete, KeyValue, MetadataStore, Put
 from penstock.stores.errors import StoreBusy
+from penstock.stores.opening import MARK
 
-MARK: Final = "/penstock/copying"
 BATCH_KEYS: Final = 50
 BATCH_BYTES: Final = 256 << 10
 _LOOK_EVERY_S: Final = 0.25
@@ -67,22 +68,23 @@ async def copy_store(
         entry.key: self_contained(entry.key, entry.value, entry.modify_revision)
         for entry in entries
     }
+    parts = {key: value for key, value in values.items() if key != CLUSTER_KEY}
     done = 0
-    for batch in _batches({key: value for key, value in values.items() if key != CLUSTER_KEY}):
+    for batch in _batches(parts):
         compares = [Compare(change.key, 0) for change in batch]
         await _commit(target, compares, batch)
         done += len(batch)
         progress("copied keys", done, len(values))
-    last: list[Put | Delete] = [Put(CLUSTER_KEY, values[CLUSTER_KEY]), Delete(MARK)]
-    await _commit(target, [Compare(CLUSTER_KEY, 0)], last)
-    progress("copied keys", len(values), len(values))
-    reached = await _verify(target, values)
+    mark = await _verify(target, parts)
     after, revision_after = await source.range(PREFIX)
     if _state(after) != _state(entries):
         raise CopyRefused(
             f"the source has changed from revision {revision} to {revision_after} while it was "
             "copied: stop all brokers, empty the target, and copy again"
         )
+    last: list[Put | Delete] = [Put(CLUSTER_KEY, values[CLUSTER_KEY]), Delete(MARK)]
+    reached = await _commit(target, [Compare(CLUSTER_KEY, 0), Compare(MARK, mark)], last)
+    progress("copied keys", len(values), len(values))
     return Copied(len(values), sum(map(len, values.values())), revision, reached)
 
 
@@ -175,15 +177,19 @@ def _batches(values: dict[str, bytes]) -> Iterator[list[Put | Delete]]:
 
 
 async def _verify(target: MetadataStore, values: dict[str, bytes]) -> int:
-    held, revision = await target.range(PREFIX)
-    found = {entry.key: entry.value for entry in held}
+    """Compares the target with these values. Returns the revision of the mark."""
+    held, _ = await target.range(PREFIX)
+    marks = [entry.modify_revision for entry in held if entry.key == MARK]
+    found = {entry.key: entry.value for entry in held if entry.key != MARK}
     wrong = [key for key in found.keys() | values.keys() if found.get(key) != values.get(key)]
+    if not marks:
+        wrong.append(MARK)
     if wrong:
         raise CopyRefused(
             f"{len(wrong)} keys differ in the target, for example {min(wrong)}: another program "
             "writes to it; stop it, empty the target, and copy again"
         )
-    return revision
+    return marks[0]
 
 
 def _state(entries: Sequence[KeyValue]) -> list[tuple[str, int]]:

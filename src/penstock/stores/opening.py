@@ -7,10 +7,15 @@ zk://HOST:2181/NAME    ZooKeeper, with the extra penstock[zookeeper]
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.ports import Clock, Executor, MetadataStore, Random
 from penstock.stores import etcd_address, zk_address
 from penstock.stores.errors import StoreUnavailable
 from penstock.stores.sqlite import SqliteStore
+
+MARK: Final = "/penstock/copying"
+"""A store with this key has a part of a copy that did not end (`penstock store copy`)."""
 
 
 class ExtraMissing(StoreUnavailable):

@@ -13,7 +13,13 @@ from kazoo import exceptions
 from kazoo.handlers.threading import KazooTimeoutError
 
 from penstock.runtime import read_file
-from penstock.stores.errors import StoreError, StoreFull, StoreRefused, StoreUnavailable
+from penstock.stores.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
 from penstock.stores.zk_address import ZooKeeperAddress
 
 PASSWORD_BYTES_MAX: Final = 4096
@@ -47,6 +53,11 @@ def judge(error: BaseException, address: ZooKeeperAddress) -> StoreError:
             f"{said}: it does not accept the login; check its settings for authentication, and "
             "use a user and a password of its scheme 'digest'"
         )
+    if isinstance(error, exceptions.NoNodeError):
+        return StoreCorrupt(
+            f"{said}: znodes below {address.namespace}/penstock are missing; stop the brokers of "
+            "the cluster and restore ZooKeeper from a backup"
+        )
     if isinstance(error, exceptions.QuotaExceededError):
         return StoreFull(
             f"{said}, and nothing was changed: raise the quota of a znode above or at "
@@ -55,6 +66,15 @@ def judge(error: BaseException, address: ZooKeeperAddress) -> StoreError:
     if isinstance(error, exceptions.UnimplementedError):
         return StoreUnavailable(f"{said}: it must be version 3.5 or newer")
     return StoreUnavailable(f"{said} ({error}); see the log of the ZooKeeper server")
+
+
+def cannot_create(path: str, address: ZooKeeperAddress) -> StoreRefused:
+    """Returns the error for a znode above those of the store that may not be made."""
+    who = f"the user {address.user!r}" if address.user else "a client without a user"
+    return StoreRefused(
+        f"ZooKeeper at {address} has no {path}, and {who} may not make it: let an administrator "
+        f"make {address.namespace or path} with the rights cdrwa for it (zkCli.sh: create, setAcl)"
+    )
 
 
 def _access_advice(address: ZooKeeperAddress) -> str:

@@ -107,6 +107,11 @@ def compress(data: bytes) -> bytes:
     return _ZLIB + zlib.compress(memoryview(data)[1:], 1)
 
 
+def is_compressed(data: bytes) -> bool:
+    """Whether an entry is large when it is decoded."""
+    return data[:1] == _ZLIB
+
+
 def decode_entry(data: bytes, where: str) -> LogEntry:
     size = len(data)
     try:

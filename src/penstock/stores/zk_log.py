@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -51,6 +51,7 @@ from penstock.stores.zk_format import (
     decode_head,
     decode_snapshot,
     encode_entry,
+    is_compressed,
     log_path,
     part_path,
 )
@@ -113,6 +114,8 @@ class ZooKeeperLog:
         self._turn = asyncio.Lock()
         self._refreshing = asyncio.Lock()
         self._rounds_begun = 0
+        self._round_done = 0
+        """The last round of reading that succeeded."""
         self._prefix = random.bytes(_PREFIX_BYTES)
         """How the ids of this handle's entries begin."""
         self._is_last = False
@@ -127,13 +130,15 @@ class ZooKeeperLog:
     async def refresh(self, deadline_s: float) -> None:
         """Makes the replica current: it then has everything that was committed before this call.
 
-        Callers share the work. One that began before this call does not count.
+        Callers share the work. One that began before this call does not count, nor does one that
+        failed or was cancelled.
         """
         needed = self._rounds_begun + 1
         async with self._refreshing:
-            if self._rounds_begun < needed:
+            if self._round_done < needed:
                 self._rounds_begun += 1
                 await self._refresh(deadline_s)
+                self._round_done = self._rounds_begun
 
     async def follow(self) -> None:
         """Keeps the replica nearly current until cancelled."""
@@ -170,14 +175,20 @@ class ZooKeeperLog:
         """Commits what `decide` returns for the current state.
 
         Raises `OperationRejected` if an operation of the plan fails."""
+        async with self.turn(deadline_s):
+            await self._let_others_go_first()
+            return await self._append(decide, deadline_s)
+
+    @asynccontextmanager
+    async def turn(self, deadline_s: float) -> AsyncIterator[None]:
+        """Lets nothing else of this handle change the head meanwhile."""
         try:
             async with asyncio.timeout(max(deadline_s - self._clock.monotonic(), 0.001)):
                 await self._turn.acquire()
         except TimeoutError:
             raise self._session.unreachable(None) from None
         try:
-            await self._let_others_go_first()
-            return await self._append(decide, deadline_s)
+            yield
         finally:
             self._turn.release()
 
@@ -376,7 +387,7 @@ class ZooKeeperLog:
         asks = [self._read(log_path(revision), deadline_s) for revision in revisions]
         for revision, data in zip(revisions, await asyncio.gather(*asks), strict=True):
             where = self._session.path(log_path(revision))
-            if len(data) >= COMPRESSED_FROM:
+            if is_compressed(data):
                 entry = await self._executor.run(partial(decode_entry, data, where))
             else:
                 entry = decode_entry(data, where)

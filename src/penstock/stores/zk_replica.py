@@ -18,13 +18,14 @@ from penstock.stores.zk_format import LogEntry
 
 HISTORY_REVISIONS: Final = 10_000
 HISTORY_BYTES: Final = 64 << 20
-"""How many changes a handle keeps for its watches, and the size of their log entries."""
+"""How many changes a handle keeps for its watches, and the size of their keys and values."""
 
 
 class _Applied(NamedTuple):
     entry_id: bytes
     events: tuple[WatchEvent, ...]
     size: int
+    """In memory. The log entry may be much smaller, because it is compressed."""
 
 
 class Replica:
@@ -70,8 +71,9 @@ class Replica:
                 events.append(WatchEvent(change.key, None, revision))
         self.revision = revision
         self.log_bytes += entry.size
-        self._history.append(_Applied(entry.id, tuple(events), entry.size))
-        self._history_bytes += entry.size
+        size = sum(len(event.key) + len(event.value or b"") for event in events)
+        self._history.append(_Applied(entry.id, tuple(events), size))
+        self._history_bytes += size
         while len(self._history) > HISTORY_REVISIONS or self._history_bytes > HISTORY_BYTES:
             self._history_bytes -= self._history.popleft().size
 

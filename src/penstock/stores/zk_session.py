@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -100,21 +101,44 @@ Build = Callable[[TransactionRequest, Callable[[str], str]], None]
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no types
-    """Remembers the socket of the connection, to be able to end it."""
+    """Remembers the socket of the connection, to be able to end it, and the thread it runs on."""
 
-    def __init__(self) -> None:
+    def __init__(self, connect_timeout_s: float) -> None:
         super().__init__()
-        self._socket: socket.socket | None = None
+        self._connect_timeout_s = connect_timeout_s
+        self._loop_thread: threading.Thread | None = None
+        self.socket_now: socket.socket | None = None
+        self.problem = ""
+        """Why the last attempt to connect failed; empty if it succeeded."""
+        self.login_refused = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the client will not connect any more."""
+        return self._loop_thread is not None and not self._loop_thread.is_alive()
+
+    def spawn(self, func: Callable[..., Any], *args: Any, **options: Any) -> threading.Thread:
+        thread: threading.Thread = super().spawn(func, *args, **options)
+        if getattr(func, "__name__", "") == "zk_loop":
+            self._loop_thread = thread
+        return thread
 
     def create_connection(self, *args: Any, **options: Any) -> Any:
-        self._socket = super().create_connection(*args, **options)
-        return self._socket
+        # kazoo would give a member that is switched off the timeout of a whole session.
+        options["timeout"] = self._connect_timeout_s
+        try:
+            self.socket_now = super().create_connection(*args, **options)
+        except OSError as error:
+            self.problem = f"{options.get('hostname')}: {error}"
+            raise
+        self.problem = ""
+        return self.socket_now
 
-    def drop(self) -> None:
-        """Ends the connection. kazoo then connects to the next member."""
-        if self._socket is not None:
+    def drop(self, connection: socket.socket | None) -> None:
+        """Ends this connection. kazoo then connects to the next member."""
+        if connection is not None and connection is self.socket_now:
             with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class ZooKeeperSession:
@@ -148,6 +172,11 @@ class ZooKeeperSession:
     def path(self, path: str) -> str:
         """Returns the full path of a znode of this store."""
         return self.root + path
+
+    @property
+    def _attempt_s(self) -> float:
+        """How long a member may take to answer, or to accept a connection."""
+        return min(self._config.attempt_timeout_s, self._config.request_timeout_s)
 
     @property
     def is_trusted(self) -> bool:
@@ -252,7 +281,8 @@ class ZooKeeperSession:
         return error if isinstance(error, StoreError) else judge(error, self.address)
 
     def unreachable(self, last: BaseException | None) -> StoreUnreachable:
-        because = f" ({last})" if last else ""
+        reasons = [str(last) if last else "", self._handler.problem if self._handler else ""]
+        because = f" ({'; '.join(filter(None, reasons))})" if any(reasons) else ""
         return StoreUnreachable(
             f"{self.address} did not answer within {self._config.request_timeout_s} s, and "
             f"nothing was changed{because}: check that a majority of its members is running and "
@@ -265,16 +295,19 @@ class ZooKeeperSession:
     async def _send(self, asks: Sequence[Ask], deadline_s: float) -> list[Any]:
         """Sends requests, one right after the other, in one session."""
         with self._counted():
-            client = await self._connection(deadline_s)
-            session = client.client_id
+            client, handler = await self._connection(deadline_s)
+            left_s = deadline_s - self._clock.monotonic()
+            if left_s <= 0:
+                raise self.unreachable(None)
+            connection, session = handler.socket_now, client.client_id
             pending = [self._answer(ask(client)) for ask in asks]
-            left_s = max(deadline_s - self._clock.monotonic(), 0.001)
             try:
                 async with asyncio.timeout(min(left_s, self._config.attempt_timeout_s)):
                     answers = await asyncio.gather(*pending, return_exceptions=True)
             except TimeoutError:
-                if self._handler is not None:
-                    self._handler.drop()
+                # A caller in a hurry proves nothing: the connection may be new and good.
+                if left_s >= self._attempt_s:
+                    handler.drop(connection)
                 raise Lost("no answer in time") from None
             for answer in answers:
                 if isinstance(answer, ZookeeperError) and not is_passing(answer):
@@ -290,18 +323,19 @@ class ZooKeeperSession:
                     raise answer
             return answers
 
-    async def _connection(self, deadline_s: float) -> KazooClient:
+    async def _connection(self, deadline_s: float) -> tuple[KazooClient, _Handler]:
         """Waits for a connection."""
         while True:
-            client = self._client
-            if client is not None and client.connected:
-                return client
+            client, handler = self._client, self._handler
+            if client is not None and handler is not None and client.connected:
+                return client, handler
             self.require_open()
             async with self._making:
-                if self._client is None or self._client.client_state in _ENDED:
-                    state = None if self._client is None else self._client.client_state
+                # A client that still resolves names has not ended, though it is not connected.
+                if self._handler is None or self._handler.has_ended:
+                    refused = self._handler is not None and self._handler.login_refused
                     await self._discard()
-                    if state == KeeperState.AUTH_FAILED:
+                    if refused:
                         raise judge(AuthFailedError(), self.address)
                     await self._make()
             left_s = deadline_s - self._clock.monotonic()
@@ -326,8 +360,8 @@ class ZooKeeperSession:
             options |= {"use_ssl": True, "verify_certs": True, "check_hostname": True}
             options |= {"ca": address.ca, "certfile": address.cert or None}
             options["keyfile"] = address.key or None
-        self._handler = handler = _Handler()
-        self._client = client = KazooClient(
+        handler = _Handler(self._attempt_s)
+        client = KazooClient(
             hosts=self._hosts,
             timeout=self._config.session_timeout_s,
             handler=handler,
@@ -345,11 +379,18 @@ class ZooKeeperSession:
         )
 
         def on_state(state: str) -> None:
+            if client.client_state == KeeperState.AUTH_FAILED:
+                handler.login_refused = True
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._on_state, client, state)
 
         client.add_listener(on_state)
-        await self._executor.run(client.start_async)
+        self._client, self._handler = client, handler
+        try:
+            await self._executor.run(client.start_async)
+        except Exception:
+            await self._discard()
+            raise
 
     def _on_state(self, client: KazooClient, state: str) -> None:
         if client is not self._client:
@@ -371,7 +412,7 @@ class ZooKeeperSession:
         stopping = asyncio.ensure_future(self._executor.run(partial(_stop, client)))
         done, _ = await asyncio.wait([stopping], timeout=_STOP_S)
         if not done:
-            handler.drop()
+            handler.drop(handler.socket_now)
         await stopping
 
     async def _answer(self, result: Any) -> Any:
@@ -393,9 +434,6 @@ class ZooKeeperSession:
 
         result.rawlink(on_result)
         return await future
-
-
-_ENDED: Final = (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 
 
 def _stop(client: KazooClient) -> None:

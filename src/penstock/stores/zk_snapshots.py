@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -39,6 +40,7 @@ _DELETES_AT_ONCE: Final = 100
 _ID_BYTES: Final = 8
 _ATTEMPTS: Final = 20
 """How often an attempt is repeated because the head has changed."""
+_ATTEMPTS_PER_SNAPSHOT: Final = 10
 _log = logging.getLogger(__name__)
 
 
@@ -56,21 +58,31 @@ class Snapshots:
         self._random = random
         self._executor = executor
         self._config = config
+        self._put_off_to = 0
+        """After a failure, the revision from which on another attempt is made."""
 
     @property
     def is_due(self) -> bool:
         replica, since = self._log.replica, self._log.head.snapshot_revision
-        return (
+        return replica.revision >= self._put_off_to and (
             replica.revision - since >= self._config.snapshot_revisions
             or replica.log_bytes >= self._config.snapshot_bytes
         )
 
     async def keep_up(self) -> None:
-        """Makes a snapshot and removes what is superfluous. If that fails, the next one does it."""
+        """Makes a snapshot and removes what is superfluous. If that fails, the next one does it.
+
+        The next attempt is made some revisions later. Otherwise every commit would write all
+        metadata again, for example while ZooKeeper is too slow for it."""
         try:
             await self.make(self._config.revisions_kept)
         except (Lost, Rejected, ZookeeperError, StoreError) as error:
-            _log.info("a snapshot of the metadata in ZooKeeper was not made: %s", error)
+            revisions = max(self._config.snapshot_revisions // _ATTEMPTS_PER_SNAPSHOT, 1)
+            self._put_off_to = self._log.replica.revision + revisions
+            _log.warning("a snapshot of the metadata in ZooKeeper was not made: %s", error)
+            # Its parts would stay until the next one that succeeds.
+            with suppress(Lost, Rejected, ZookeeperError, StoreError):
+                await self._remove_snapshots()
 
     async def make(self, revisions_kept: int) -> None:
         replica = self._log.replica
@@ -79,21 +91,23 @@ class Snapshots:
         parts = await self._executor.run(partial(encode_snapshot, entries))
         await self._write(name, parts)
         for _ in range(_ATTEMPTS):
-            head, version = self._log.head, self._log.version
-            if head.snapshot_revision >= revision:
-                return
-            after = replace(
-                head,
-                first=max(head.first, revision - revisions_kept + 1),
-                snapshot=name,
-                snapshot_revision=revision,
-                snapshot_parts=len(parts),
-            )
-            try:
-                await self._publish(after, version)
-                break
-            except Rejected:
-                await self._log.refresh(self._session.deadline())
+            deadline_s = self._session.deadline()
+            async with self._log.turn(deadline_s):
+                head, version = self._log.head, self._log.version
+                if head.snapshot_revision >= revision:
+                    return
+                after = replace(
+                    head,
+                    first=max(head.first, revision - revisions_kept + 1),
+                    snapshot=name,
+                    snapshot_revision=revision,
+                    snapshot_parts=len(parts),
+                )
+                try:
+                    await self._publish(after, version)
+                    break
+                except Rejected:
+                    await self._log.refresh(deadline_s)
         else:
             return
         await self._log.refresh(self._session.deadline())

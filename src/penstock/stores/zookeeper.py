@@ -40,7 +40,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError, NoNodeError, ZookeeperError
+from kazoo.exceptions import (
+    BadVersionError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    ZookeeperError,
+)
 
 from penstock.ports import (
     Clock,
@@ -62,6 +68,7 @@ from penstock.stores.errors import (
     StoreUnreachable,
 )
 from penstock.stores.zk_address import ZooKeeperAddress
+from penstock.stores.zk_failures import cannot_create
 from penstock.stores.zk_format import (
     BARRIER,
     HEAD,
@@ -225,11 +232,12 @@ class ZooKeeperStore:
 
     async def revoke_lease(self, lease: int) -> None:
         deadline_s = self._session.deadline()
+        # At once: if ZooKeeper does not answer, this handle must not keep the lease alive.
+        self._forget(lease)
         with self._call():
             while (pulse := await self._find(lease, deadline_s)) is not None:
                 if await self._end((pulse,), deadline_s):
                     break
-        self._forget(lease)
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
         while True:
@@ -270,8 +278,12 @@ class ZooKeeperStore:
             with self._call():
                 try:
                     await self._session.transact(_set_head(after, version), deadline_s)
-                except Lost:
-                    if self._clock.monotonic() >= deadline_s:
+                except (Lost, Rejected) as error:
+                    # Another handle has changed the head, or an earlier attempt of this call.
+                    is_conflict = isinstance(error, Lost) or isinstance(
+                        error.error, BadVersionError
+                    )
+                    if not is_conflict or self._clock.monotonic() >= deadline_s:
                         raise
 
     async def close(self) -> None:
@@ -291,6 +303,9 @@ class ZooKeeperStore:
                 f"the handle of {self._session.address} failed ({error!r}): restart this broker, "
                 "and report the error"
             )
+            # Also the task that follows the log: it would regard this failure as over.
+            for each in self._tasks:
+                each.cancel()
             self._log.wake()
 
     async def _refresh(self) -> None:
@@ -324,12 +339,7 @@ class ZooKeeperStore:
             return
         names = self._session.root.split("/")[1:]
         for depth in range(1, len(names) + 1):
-
-            def create(client: KazooClient, path: str = "/" + "/".join(names[:depth])) -> Any:
-                return client.create_async(path)
-
-            with suppress(NodeExistsError):
-                await self._session.repeat(create, deadline_s)
+            await self._create_folder("/" + "/".join(names[:depth]), deadline_s)
 
         def build(transaction: Any, path: Callable[[str], str]) -> None:
             for name in (BARRIER, LOG, SNAPSHOTS, LEASES, PULSES):
@@ -342,6 +352,18 @@ class ZooKeeperStore:
             # Another broker was faster, or an earlier attempt.
             if not isinstance(rejected.error, NodeExistsError):
                 raise
+
+    async def _create_folder(self, path: str, deadline_s: float) -> None:
+        """Makes a znode above those of the store, unless there is one already. Often an
+        administrator has made it, and others may not make znodes beside it."""
+        repeat = self._session.repeat
+        if await repeat(lambda client: client.exists_async(path), deadline_s) is not None:
+            return
+        try:
+            with suppress(NodeExistsError):
+                await repeat(lambda client: client.create_async(path), deadline_s)
+        except NoAuthError as error:
+            raise cannot_create(path, self._session.address) from error
 
     async def _transact(self, build: Callable[[Any, Callable[[str], str]], None]) -> None:
         """Repeats a transaction until it is answered."""
@@ -450,7 +472,9 @@ class ZooKeeperStore:
         self._pulses.pop(lease, None)
 
     def _make_snapshot_if_due(self) -> None:
-        if self.snapshots.is_due and (self._upkeep is None or self._upkeep.done()):
+        if self.is_closed or not self.snapshots.is_due:
+            return
+        if self._upkeep is None or self._upkeep.done():
             self._upkeep = asyncio.create_task(self.snapshots.keep_up())
 
 
