@@ -22,7 +22,7 @@ from typing import Any
 from penstock.tier import collector, commit, upload
 from penstock.tier.chain import View, find
 from penstock.tier.collector import CollectorSettings
-from penstock.tier.edits import Append, DeleteBefore, Edit, Replace
+from penstock.tier.edits import Append, DeleteBefore, Edit, Replace, TruncateTo
 from penstock.tier.errors import (
     AlreadyExists,
     EditRefused,
@@ -81,6 +81,10 @@ class ChainWorld:
         self.bucket = SimulatedBucket(Random(self.random.random()))
         self.owners = [TopicIdPartition(TOPIC_ID, number) for number in range(self.partitions)]
         self.oracle = Oracle(self.bucket, self.chain)
+        self.clock_error_ms = self.random.choice((0, 0, 0, 100, 1000))
+        """How far the clock of a collector may be wrong."""
+        if not self.clock_error_ms:
+            self.oracle.history_ms = SETTINGS.history_ms
         self.log_end = dict.fromkeys(self.owners, 0)
         self.epochs = dict.fromkeys(self.owners, 0)
         self.actors: list[Actor] = []
@@ -121,12 +125,13 @@ class ChainWorld:
 
     def _find(self, known: View | None) -> Procedure[View]:
         while True:
+            least = len(self.oracle.manifests)
             try:
                 view = yield from find(self.chain, known)
             except Throttled:
                 yield BackOff(0)
             else:
-                self.oracle.check_view(view)
+                self.oracle.check_view(view, least)
                 return view
 
     def _lead_once(self, view: View, led: list[Leadership]) -> Procedure[View]:
@@ -175,6 +180,11 @@ class ChainWorld:
             start = self.random.randint(section.start_offset, section.end_offset)
             self.oracle.allowed_start[owner] = max(self.oracle.allowed_start[owner], start)
             return DeleteBefore(owner, claim, start)
+        if what < 0.17 and section.items:
+            # An election has lost committed records.
+            end = self.random.randint(section.start_offset, section.end_offset)
+            self.oracle.ordered_truncations.add((claim, end))
+            return TruncateTo(owner, claim, end)
         if what < 0.3 and section.items:
             return (yield from self._compaction(section, claim))
         start = section.end_offset
@@ -198,13 +208,15 @@ class ChainWorld:
     def _collect(self) -> Procedure[None]:
         sightings: Any = {}
         view: View | None = None
+        wrong_ms = self.random.randint(-self.clock_error_ms, self.clock_error_ms)
         while True:
+            least = len(self.oracle.manifests)
             try:
                 found = yield from collector.collect(
-                    self.chain, sightings, self.now_ms, SETTINGS, known=view
+                    self.chain, sightings, self.now_ms + wrong_ms, SETTINGS, known=view
                 )
                 sightings, view = found.sightings, found.view
-                self.oracle.check_view(view)
+                self.oracle.check_view(view, least)
                 self.count("rounds")
                 for key in found.deleted:
                     self.count(f"deleted_{key[:3]}")
@@ -289,10 +301,15 @@ class ChainWorld:
         return True
 
     def _answer(self, actor: Actor, request: Request, *, is_lost: bool) -> None:
+        writes = isinstance(request, Create | Delete)
         try:
             result = self.oracle.apply(request)
         except StoreError as error:
             result = error
+        if self.has_faults and writes and self.random.random() < 0.02:
+            # The network has duplicated the request. The copy arrives later.
+            self.count("duplicates")
+            self.late.append(request)
         if is_lost and self.random.random() < 0.3 and isinstance(request, Create):
             # The client has repeated the request by itself.
             self.count("repeated_by_client")
