@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.tier import collector
@@ -189,10 +190,16 @@ class Oracle:
             assert newest is not None
             assert newest.sections[edit.owner].end_offset >= end, "it is lost already"
 
-    def on_claimed(self, manifest: Manifest, owner: TopicIdPartition, claim: Claim) -> None:
+    def on_claimed(
+        self, manifest: Manifest, owner: TopicIdPartition, claim: Claim, tried: Sequence[Claim]
+    ) -> None:
+        """`tried` are all claims of the same process."""
         self._check_counts(manifest, owner, claim)
         assert claim.id not in self._claims, "two leaders have the same claim"
         self._claims.add(claim.id)
+        if len(tried) > 1:
+            before = self.manifests[manifest.seq - 1].sections[owner].claim
+            assert before in tried, "a fenced process has come back by renewing its claim"
 
     def check_view(self, view: View, least: int) -> None:
         """Somebody has searched for the newest manifest, and found this one. `least` was the newest

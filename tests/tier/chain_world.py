@@ -65,6 +65,8 @@ class Leadership:
     owner: TopicIdPartition
     epoch: int
     claim: Claim | None = None
+    tried: list[Claim] = field(default_factory=list)
+    """All claims that were made, and those whose outcome is unknown."""
     is_fenced: bool = False
 
 
@@ -136,7 +138,8 @@ class ChainWorld:
 
     def _lead_once(self, view: View, led: list[Leadership]) -> Procedure[View]:
         for each in led:
-            if each.claim is None or self.random.random() < 0.04:
+            self._has_own_claim(view, each)
+            if each.claim is None or self.random.random() < 0.1:
                 try:
                     view = yield from self._claim(view, each)
                 except Fenced:
@@ -155,20 +158,39 @@ class ChainWorld:
         for edit, refusal in zip(edits, done.refused, strict=True):
             leadership = next(each for each in led if each.owner == edit.owner)
             if isinstance(refusal, Fenced):
-                self.count("fenced")
-                leadership.is_fenced = True
+                if not self._has_own_claim(done.view, leadership):
+                    self.count("fenced")
+                    leadership.is_fenced = True
             elif refusal is None:
                 self.oracle.on_acknowledged(done.view.manifest, edit)
                 self.count(type(edit).__name__)
         return done.view
 
     def _claim(self, view: View, leadership: Leadership) -> Procedure[View]:
-        leadership.claim = None
-        view, leadership.claim = yield from commit.claim(
-            view, leadership.owner, leadership.epoch, self.now_ms, self.draw, limits=LIMITS
-        )
-        self.oracle.on_claimed(view.manifest, leadership.owner, leadership.claim)
+        owner, now_ms = leadership.owner, self.now_ms
+        if not leadership.tried:
+            view, new = yield from commit.claim(
+                view, owner, leadership.epoch, now_ms, self.draw, limits=LIMITS
+            )
+            leadership.tried.append(new)
+        else:
+            new = commit.new_claim(leadership.epoch, self.draw)
+            leadership.tried.append(new)
+            view = yield from commit.renew(
+                view, owner, new, leadership.tried, now_ms, self.draw, limits=LIMITS
+            )
+            self.count("renewals")
+        leadership.claim = new
+        self.oracle.on_claimed(view.manifest, owner, new, leadership.tried)
         return view
+
+    def _has_own_claim(self, view: View, leadership: Leadership) -> bool:
+        """Takes the claim in the manifest for its own, if it has tried it."""
+        section = view.manifest.sections.get(leadership.owner)
+        if section is None or section.claim not in leadership.tried:
+            return False
+        leadership.claim = section.claim
+        return True
 
     def _draw_edit(self, view: View, leadership: Leadership) -> Procedure[Edit | None]:
         owner, claim = leadership.owner, leadership.claim
@@ -242,7 +264,7 @@ class ChainWorld:
             self._crash(self.random.choice(self.actors))
         elif chance < 0.02:
             self.count("elections")
-            self.elect([self.random.choice(self.owners)], is_restart=self.random.random() < 0.2)
+            self.elect([self.random.choice(self.owners)], is_restart=self.random.random() < 0.4)
         elif chance < 0.024:
             self.count("more_collectors")
             self.start("collector", self._collect())

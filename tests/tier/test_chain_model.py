@@ -56,7 +56,8 @@ def test_everything_that_can_happen_does_happen() -> None:
     wanted = "crashes elections stalls late_requests late_requests_refused lost_answers"
     edits = "Append Replace DeleteBefore TruncateTo fenced OutcomeUnknown Overtaken"
     collected = "rounds failed_rounds deleted_man deleted_seg deleted_sub late_listing late_creates"
-    names = f"{wanted} {edits} {collected} repeated_by_client more_collectors duplicates".split()
+    others = "repeated_by_client more_collectors duplicates renewals"
+    names = f"{wanted} {edits} {collected} {others}".split()
     assert {name for name in names if not counts.get(name)} == set()
 
 
@@ -295,6 +296,16 @@ def _dropped_one_manifest_early(patch: Patch) -> None:
     patch.setattr(edits, "_dropped", lambda items, seq: original(items, seq - 1))
 
 
+def _renewals_are_not_checked(patch: Patch) -> None:
+    """A fenced process takes the partition back from another one of its leader epoch."""
+    original = ClaimPartition.apply
+
+    def anyone(self: ClaimPartition, section: Section | None, seq: int) -> Section:
+        return original(self._replace(renews=()), section, seq)
+
+    patch.setattr(ClaimPartition, "apply", anyone)
+
+
 BUGS: list[Callable[[Patch], None]] = [
     _boundary_is_not_checked,
     _boundary_is_not_stored,
@@ -317,6 +328,7 @@ BUGS: list[Callable[[Patch], None]] = [
     _collector_searches_before_it_lists,
     _truncation_forgets_what_it_drops,
     _dropped_one_manifest_early,
+    _renewals_are_not_checked,
 ]
 
 

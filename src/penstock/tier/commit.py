@@ -54,11 +54,36 @@ def claim(
     start_offset: int = 0,
     limits: SpillLimits = DEFAULT_LIMITS,
 ) -> Procedure[tuple[View, Claim]]:
-    """Begins a leadership. Upload under the claim only when this has returned."""
-    new = Claim(epoch, draw(CLAIM_BYTES).hex())
+    """Begins a leadership, once for each process: `renew` it later. Upload under the claim only
+    when this has returned."""
+    new = new_claim(epoch, draw)
     edit = ClaimPartition(owner, new, start_offset)
     view = yield from commit_one(view, edit, now_ms, draw, limits=limits)
     return view, new
+
+
+def new_claim(epoch: int, draw: Draw) -> Claim:
+    return Claim(epoch, draw(CLAIM_BYTES).hex())
+
+
+def renew(
+    view: View,
+    owner: TopicIdPartition,
+    new: Claim,
+    tried: Sequence[Claim],
+    now_ms: int,
+    draw: Draw,
+    *,
+    limits: SpillLimits = DEFAULT_LIMITS,
+) -> Procedure[View]:
+    """Goes on under another claim, so that the collector can delete what the leader has dropped.
+
+    `tried` are all claims that this process has made or tried for the partition. Add `new` to them
+    before the call. If its outcome is unknown, any of them may be the claim, now or later: the one
+    in the newest manifest is the one to upload under. Raises `Fenced` if it is none of them.
+    """
+    edit = ClaimPartition(owner, new, renews=tuple(tried))
+    return (yield from commit_one(view, edit, now_ms, draw, limits=limits))
 
 
 def commit_one(
