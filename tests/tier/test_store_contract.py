@@ -46,6 +46,7 @@ async def opened(kind: str, folder: Path, moto: MotoServer | None) -> AsyncItera
     if kind == "simulated":
         yield SimulatedStore()
     elif kind == "directory":
+        (folder / "archive").mkdir()
         yield open_store(f"file://{folder}/archive", env)
     elif kind == "memory":
         yield open_store("memory:///", env)

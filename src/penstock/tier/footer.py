@@ -97,12 +97,17 @@ class Footer:
 
     def range_from(self, offset: int, bytes_max: int) -> ByteRange | None:
         """Returns the bytes to read for the batches from `offset` on: from a batch boundary at or
-        before them, and at least one whole block. None if the object ends before the offset."""
+        before them, and with the first of them, if the object has one. None if the object ends
+        before the offset.
+
+        The offset may be in a gap after the last batch of its block, so the range has the following
+        block too.
+        """
         if offset >= self.end_offset or not self.index:
             return None
         at = max(0, bisect_right(self.index, offset, key=lambda block: block.base_offset) - 1)
         start = self.index[at].position
-        following = self.index[at + 1].position if at + 1 < len(self.index) else self.data_size
+        following = self.index[at + 2].position if at + 2 < len(self.index) else self.data_size
         return ByteRange(start, min(self.data_size, max(following, start + bytes_max)))
 
     def range_at_time(self, timestamp_ms: int) -> ByteRange | None:
