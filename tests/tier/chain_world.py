@@ -15,6 +15,7 @@ After every change of the bucket it checks (`oracle`):
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -33,13 +34,15 @@ from penstock.tier.errors import (
     StoreError,
     Throttled,
 )
-from penstock.tier.keys import Claim, TopicIdPartition
+from penstock.tier.keys import Claim, TopicIdPartition, manifest_key
 from penstock.tier.manifest import Entry, Section
+from penstock.tier.rebuild import Leader, rebuild
 from penstock.tier.requests import BackOff, Create, Delete, Procedure, Request
 from penstock.tier.spill import SpillLimits
 
 from .chain_oracle import Oracle
 from .object_samples import TOPIC_ID, sample_object
+from .procedure_runner import Runner
 from .simulated_bucket import SimulatedBucket
 
 LIMITS = SpillLimits(entries_max=6, dropped_max=6, sub_manifest_entries_max=4)
@@ -362,6 +365,7 @@ class ChainWorld:
         while self.late:
             self._deliver_late()
         self.bucket._random = None
+        self._check_rebuilt()
         for number in range(3):
             self.bucket.now_ms += 10 * SETTINGS.history_ms
             for owner in self.owners:
@@ -376,6 +380,30 @@ class ChainWorld:
                 sightings = done.sightings
                 self.bucket.now_ms += 10 * SETTINGS.history_ms
             assert number < 2 or not sightings, f"orphans are left: {sightings}"
+
+    def _check_rebuilt(self) -> None:
+        """If the newest manifest were damaged now, the footers would have all that counts."""
+        newest = self.oracle.newest
+        if newest is None or not newest.sections:
+            return
+        bucket = deepcopy(self.bucket)
+        key = manifest_key(self.chain, newest.seq)
+        bucket.put(key, bucket.objects[key][:-1])
+        leaders = {
+            owner: Leader(Claim(1000, "f" * 16), section.start_offset, section.end_offset)
+            for owner, section in newest.sections.items()
+        }
+        runner = Runner(bucket)
+        done = runner.run(rebuild(self.chain, leaders, self.now_ms, self.draw))
+        assert done.damaged == []
+        for owner, section in done.view.manifest.sections.items():
+            before = newest.sections[owner]
+            assert section.start_offset == before.start_offset
+            assert section.end_offset >= before.end_offset
+            assert all(item.key in bucket.objects for item in section.items)
+        known = runner.run(collector.needed_keys(done.view, self.oracle.floor))
+        for seq in range(self.oracle.floor, newest.seq + 1):
+            assert self.oracle.named[seq] <= known, "a rebuilt manifest has forgotten the history"
 
     def _catch_up(self, owner: TopicIdPartition, epoch: int) -> Procedure[None]:
         view = yield from find(self.chain)

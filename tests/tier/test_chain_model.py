@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.tier import chain, collector, commit, edits, upload
+from penstock.tier import chain, collector, commit, edits, rebuild, upload
 from penstock.tier.chain import Boundary, View
 from penstock.tier.edits import Append, ClaimPartition, Edit
 from penstock.tier.errors import AlreadyExists, NotFound, OutcomeUnknown, TierError
@@ -71,7 +71,7 @@ def _boundary_is_not_checked(patch: Patch) -> None:
         yield from ()
         return View(manifest, view.boundary)
 
-    patch.setattr(commit, "_confirmed", trusting)
+    patch.setattr(commit, "confirmed", trusting)
 
 
 def _boundary_is_not_stored(patch: Patch) -> None:
@@ -105,12 +105,12 @@ def _place_believing(*believed: type[TierError]) -> Any:
 
 def _existing_manifest_taken_for_own(patch: Patch) -> None:
     """A manifest that exists already is taken for one's own, from a create without an answer."""
-    patch.setattr(commit, "_place", _place_believing(AlreadyExists))
+    patch.setattr(commit, "place", _place_believing(AlreadyExists))
 
 
 def _lost_answer_taken_for_success(patch: Patch) -> None:
     """A create without an answer counts as done."""
-    patch.setattr(commit, "_place", _place_believing(OutcomeUnknown))
+    patch.setattr(commit, "place", _place_believing(OutcomeUnknown))
 
 
 def _claim_is_not_checked(patch: Patch) -> None:
@@ -266,7 +266,7 @@ def _history_is_cut_short(patch: Patch) -> None:
 
 def _collector_searches_before_it_lists(patch: Patch) -> None:
     """The collector compares its listing with a manifest that is older than the listing."""
-    original = collector.find
+    original = chain.find
     found: list[View] = []
 
     def first_only(name: str, known: View | None = None) -> Procedure[View]:
@@ -306,6 +306,16 @@ def _renewals_are_not_checked(patch: Patch) -> None:
     patch.setattr(ClaimPartition, "apply", anyone)
 
 
+def _rebuilt_manifest_forgets_the_history(patch: Patch) -> None:
+    """A manifest that was built again has nothing in `dropped`."""
+    original = rebuild._section
+    patch.setattr(
+        rebuild,
+        "_section",
+        lambda owner, leader, entries, dropped: original(owner, leader, entries, ()),
+    )
+
+
 BUGS: list[Callable[[Patch], None]] = [
     _boundary_is_not_checked,
     _boundary_is_not_stored,
@@ -329,6 +339,7 @@ BUGS: list[Callable[[Patch], None]] = [
     _truncation_forgets_what_it_drops,
     _dropped_one_manifest_early,
     _renewals_are_not_checked,
+    _rebuilt_manifest_forgets_the_history,
 ]
 
 

@@ -129,8 +129,8 @@ def commit(
             now_ms,
             work.sections,
         )
-        if (yield from _place(manifest)):
-            return Committed((yield from _confirmed(view, manifest)), work.refused)
+        if (yield from place(manifest)):
+            return Committed((yield from confirmed(view, manifest)), work.refused)
         view = yield from find(view.chain, view)
     raise Throttled(f"other writers of {view.chain} were faster {_ROUNDS_MAX} times; try again")
 
@@ -224,7 +224,7 @@ def _write_sub_objects(objects: Sequence[SubObject]) -> Procedure[None]:
             raise Throttled(f"{each.key} could not be written {_CREATES_MAX} times; try again")
 
 
-def _place(manifest: Manifest) -> Procedure[bool]:
+def place(manifest: Manifest) -> Procedure[bool]:
     """Creates the manifest. Returns whether it is the one under its name."""
     key = manifest_key(manifest.chain, manifest.seq)
     data = encode_manifest(manifest)
@@ -249,7 +249,7 @@ def _place(manifest: Manifest) -> Procedure[bool]:
     raise _unknown(manifest, f"{_CREATES_MAX} creates had no answer")
 
 
-def _confirmed(view: View, manifest: Manifest) -> Procedure[View]:
+def confirmed(view: View, manifest: Manifest) -> Procedure[View]:
     """Checks that the boundary has not passed the manifest that was created."""
     try:
         boundary = yield from find_boundary(view.chain, view.boundary)
