@@ -320,7 +320,8 @@ def test_a_refused_server_is_left_clean() -> None:
 
 
 def test_a_store_that_is_not_known_is_refused() -> None:
-    for url in ("ftp://x", "bucket", "file://host/path", "file:///", "s3:///"):
+    paths = ("file:///", "file://///", "file:///a%00b", "file:///mnt/a#b", "file:///mnt/a?b")
+    for url in ("ftp://x", "bucket", "file://host/path", "s3:///", *paths):
         with pytest.raises(Refused):
             open_store(url, new_env())
     with pytest.raises(Refused, match="has no options"):
