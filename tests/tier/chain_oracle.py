@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from penstock.tier import collector
 from penstock.tier.chain import View
 from penstock.tier.edits import Append, Edit
 from penstock.tier.footer import decode_footer, decode_trailer
@@ -14,7 +16,7 @@ from penstock.tier.manifest_format import (
     decode_entries,
     decode_manifest,
 )
-from penstock.tier.requests import Create, Delete, Request
+from penstock.tier.requests import Create, Delete, Procedure, Request
 
 from .simulated_bucket import SimulatedBucket
 
@@ -37,6 +39,12 @@ class Oracle:
         self.allowed_start = Starts()
         self.acknowledged = Starts()
         """Local data below this may be deleted."""
+        self.history_ms: int | None = None
+        """How long manifests must stay; None if clocks are wrong."""
+        self.written_ms: dict[int, int] = {}
+        self.truncations: list[tuple[int, TopicIdPartition, int]] = []
+        """Those that counted: the sequence number, and where the partition ends from then on."""
+        self.ordered_truncations: set[tuple[Claim, int]] = set()
         self.late_creates = 0
         self._checked: set[str] = set()
         self._claims: set[str] = set()
@@ -64,6 +72,11 @@ class Oracle:
         if key.startswith("man/"):
             assert int(key[-20:]) < self.floor, f"{key} is deleted, but counts"
         assert not key.startswith("bnd/")
+        name = parse_data_key(key)
+        if name is not None and self.newest is not None:
+            section = self.newest.sections.get(name.owner)
+            is_in_reach = section is not None and section.claim == name.claim
+            assert not is_in_reach, f"{key} is deleted, but its leader may still commit it"
         if key in self.bucket.objects:
             for seq in range(self.floor, len(self.manifests) + 1):
                 assert key not in self.named[seq], f"{key} is deleted, but manifest {seq} names it"
@@ -71,7 +84,29 @@ class Oracle:
     def _on_boundary(self, number: int, floor: int) -> None:
         assert number == self.boundaries + 1
         assert self.floor < floor <= len(self.manifests)
+        if self.history_ms is not None:
+            age_ms = self.bucket.now_ms - self.written_ms[floor]
+            assert age_ms >= self.history_ms, f"the history before manifest {floor} is cut short"
         self.boundaries, self.floor = number, floor
+        self._check_history()
+
+    def _check_history(self) -> None:
+        """The newest manifest alone says what all manifests that count name."""
+        newest = self.newest
+        assert newest is not None
+        known = self._carried_out(collector.needed_keys(View(newest), self.floor))
+        for seq in range(self.floor, newest.seq + 1):
+            missing = self.named[seq] - known
+            assert not missing, f"manifest {newest.seq} has forgotten {missing} of manifest {seq}"
+
+    def _carried_out(self, procedure: Procedure[set[str]]) -> set[str]:
+        result: Any = None
+        while True:
+            try:
+                result = self.bucket.apply(procedure.send(result))
+            except StopIteration as end:
+                found: set[str] = end.value
+                return found
 
     def _on_manifest(self, manifest: Manifest) -> None:
         seq = manifest.seq
@@ -83,10 +118,11 @@ class Oracle:
         before = self.manifests.get(seq - 1)
         assert manifest.parent == (before.id if before else "")
         for owner, section in manifest.sections.items():
-            self._check_section(before.sections.get(owner) if before else None, section)
+            self._check_section(seq, before.sections.get(owner) if before else None, section)
         if before:
             assert before.sections.keys() <= manifest.sections.keys()
         self.manifests[seq] = manifest
+        self.written_ms[seq] = self.bucket.now_ms
         self.named[seq] = frozenset().union(*map(self._named, manifest.sections.values()))
         for key in self.named[seq]:
             assert key in self.bucket.objects, f"manifest {seq} names {key}, which is missing"
@@ -96,14 +132,18 @@ class Oracle:
             claim = manifest.sections[name.owner].claim
             assert name.claim == claim, f"a fenced leader has committed {key}"
 
-    def _check_section(self, before: Section | None, section: Section) -> None:
+    def _check_section(self, seq: int, before: Section | None, section: Section) -> None:
         owner = section.owner
+        if before is not None and section.end_offset < before.end_offset:
+            ordered = (section.claim, section.end_offset) in self.ordered_truncations
+            assert ordered, "committed offsets were removed"
+            self.truncations.append((seq, owner, section.end_offset))
+            self.acknowledged[owner] = min(self.acknowledged[owner], section.end_offset)
         assert section.end_offset >= self.acknowledged[owner], "an acknowledged range is lost"
         assert section.start_offset <= self.allowed_start[owner], "deleted without an order"
         if before is None or before == section:
             return
         assert before.claim.epoch <= section.claim.epoch, "a leader epoch went back"
-        assert section.end_offset >= before.end_offset, "committed offsets were removed"
 
     def _named(self, section: Section) -> set[str]:
         keys = set()
@@ -142,18 +182,29 @@ class Oracle:
         if isinstance(edit, Append):
             assert edit.entries[-1].end_offset <= section.end_offset
             end = edit.entries[-1].end_offset
+            for seq, owner, truncated in self.truncations:
+                if seq > manifest.seq and owner == edit.owner:
+                    end = min(end, truncated)
             self.acknowledged[edit.owner] = max(self.acknowledged[edit.owner], end)
             newest = self.newest
             assert newest is not None
             assert newest.sections[edit.owner].end_offset >= end, "it is lost already"
 
-    def on_claimed(self, manifest: Manifest, owner: TopicIdPartition, claim: Claim) -> None:
+    def on_claimed(
+        self, manifest: Manifest, owner: TopicIdPartition, claim: Claim, tried: Sequence[Claim]
+    ) -> None:
+        """`tried` are all claims of the same process."""
         self._check_counts(manifest, owner, claim)
         assert claim.id not in self._claims, "two leaders have the same claim"
         self._claims.add(claim.id)
+        if len(tried) > 1:
+            before = self.manifests[manifest.seq - 1].sections[owner].claim
+            assert before in tried, "a fenced process has come back by renewing its claim"
 
-    def check_view(self, view: View) -> None:
-        """Somebody has searched for the newest manifest, and found this one."""
+    def check_view(self, view: View, least: int) -> None:
+        """Somebody has searched for the newest manifest, and found this one. `least` was the newest
+        when the search began."""
+        assert view.seq >= least, "it was not the newest when the search began"
         first = self.manifests.get(view.seq)
         assert first is not None or view.seq == 0
         assert first is None or first.id == view.manifest.id, "it does not count"

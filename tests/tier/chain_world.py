@@ -15,6 +15,7 @@ After every change of the bucket it checks (`oracle`):
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from penstock.tier import collector, commit, upload
 from penstock.tier.chain import View, find
 from penstock.tier.collector import CollectorSettings
-from penstock.tier.edits import Append, DeleteBefore, Edit, Replace
+from penstock.tier.edits import Append, DeleteBefore, Edit, Replace, TruncateTo
 from penstock.tier.errors import (
     AlreadyExists,
     EditRefused,
@@ -33,13 +34,15 @@ from penstock.tier.errors import (
     StoreError,
     Throttled,
 )
-from penstock.tier.keys import Claim, TopicIdPartition
+from penstock.tier.keys import Claim, TopicIdPartition, manifest_key
 from penstock.tier.manifest import Entry, Section
+from penstock.tier.rebuild import Leader, rebuild
 from penstock.tier.requests import BackOff, Create, Delete, Procedure, Request
 from penstock.tier.spill import SpillLimits
 
 from .chain_oracle import Oracle
 from .object_samples import TOPIC_ID, sample_object
+from .procedure_runner import Runner
 from .simulated_bucket import SimulatedBucket
 
 LIMITS = SpillLimits(entries_max=6, dropped_max=6, sub_manifest_entries_max=4)
@@ -65,6 +68,8 @@ class Leadership:
     owner: TopicIdPartition
     epoch: int
     claim: Claim | None = None
+    tried: list[Claim] = field(default_factory=list)
+    """All claims that were made, and those whose outcome is unknown."""
     is_fenced: bool = False
 
 
@@ -81,6 +86,10 @@ class ChainWorld:
         self.bucket = SimulatedBucket(Random(self.random.random()))
         self.owners = [TopicIdPartition(TOPIC_ID, number) for number in range(self.partitions)]
         self.oracle = Oracle(self.bucket, self.chain)
+        self.clock_error_ms = self.random.choice((0, 0, 0, 100, 1000))
+        """How far the clock of a collector may be wrong."""
+        if not self.clock_error_ms:
+            self.oracle.history_ms = SETTINGS.history_ms
         self.log_end = dict.fromkeys(self.owners, 0)
         self.epochs = dict.fromkeys(self.owners, 0)
         self.actors: list[Actor] = []
@@ -121,17 +130,19 @@ class ChainWorld:
 
     def _find(self, known: View | None) -> Procedure[View]:
         while True:
+            least = len(self.oracle.manifests)
             try:
                 view = yield from find(self.chain, known)
             except Throttled:
                 yield BackOff(0)
             else:
-                self.oracle.check_view(view)
+                self.oracle.check_view(view, least)
                 return view
 
     def _lead_once(self, view: View, led: list[Leadership]) -> Procedure[View]:
         for each in led:
-            if each.claim is None or self.random.random() < 0.04:
+            self._has_own_claim(view, each)
+            if each.claim is None or self.random.random() < 0.1:
                 try:
                     view = yield from self._claim(view, each)
                 except Fenced:
@@ -150,20 +161,39 @@ class ChainWorld:
         for edit, refusal in zip(edits, done.refused, strict=True):
             leadership = next(each for each in led if each.owner == edit.owner)
             if isinstance(refusal, Fenced):
-                self.count("fenced")
-                leadership.is_fenced = True
+                if not self._has_own_claim(done.view, leadership):
+                    self.count("fenced")
+                    leadership.is_fenced = True
             elif refusal is None:
                 self.oracle.on_acknowledged(done.view.manifest, edit)
                 self.count(type(edit).__name__)
         return done.view
 
     def _claim(self, view: View, leadership: Leadership) -> Procedure[View]:
-        leadership.claim = None
-        view, leadership.claim = yield from commit.claim(
-            view, leadership.owner, leadership.epoch, self.now_ms, self.draw, limits=LIMITS
-        )
-        self.oracle.on_claimed(view.manifest, leadership.owner, leadership.claim)
+        owner, now_ms = leadership.owner, self.now_ms
+        if not leadership.tried:
+            view, new = yield from commit.claim(
+                view, owner, leadership.epoch, now_ms, self.draw, limits=LIMITS
+            )
+            leadership.tried.append(new)
+        else:
+            new = commit.new_claim(leadership.epoch, self.draw)
+            leadership.tried.append(new)
+            view = yield from commit.renew(
+                view, owner, new, leadership.tried, now_ms, self.draw, limits=LIMITS
+            )
+            self.count("renewals")
+        leadership.claim = new
+        self.oracle.on_claimed(view.manifest, owner, new, leadership.tried)
         return view
+
+    def _has_own_claim(self, view: View, leadership: Leadership) -> bool:
+        """Takes the claim in the manifest for its own, if it has tried it."""
+        section = view.manifest.sections.get(leadership.owner)
+        if section is None or section.claim not in leadership.tried:
+            return False
+        leadership.claim = section.claim
+        return True
 
     def _draw_edit(self, view: View, leadership: Leadership) -> Procedure[Edit | None]:
         owner, claim = leadership.owner, leadership.claim
@@ -175,6 +205,11 @@ class ChainWorld:
             start = self.random.randint(section.start_offset, section.end_offset)
             self.oracle.allowed_start[owner] = max(self.oracle.allowed_start[owner], start)
             return DeleteBefore(owner, claim, start)
+        if what < 0.17 and section.items:
+            # An election has lost committed records.
+            end = self.random.randint(section.start_offset, section.end_offset)
+            self.oracle.ordered_truncations.add((claim, end))
+            return TruncateTo(owner, claim, end)
         if what < 0.3 and section.items:
             return (yield from self._compaction(section, claim))
         start = section.end_offset
@@ -198,13 +233,15 @@ class ChainWorld:
     def _collect(self) -> Procedure[None]:
         sightings: Any = {}
         view: View | None = None
+        wrong_ms = self.random.randint(-self.clock_error_ms, self.clock_error_ms)
         while True:
+            least = len(self.oracle.manifests)
             try:
                 found = yield from collector.collect(
-                    self.chain, sightings, self.now_ms, SETTINGS, known=view
+                    self.chain, sightings, self.now_ms + wrong_ms, SETTINGS, known=view
                 )
                 sightings, view = found.sightings, found.view
-                self.oracle.check_view(view)
+                self.oracle.check_view(view, least)
                 self.count("rounds")
                 for key in found.deleted:
                     self.count(f"deleted_{key[:3]}")
@@ -230,7 +267,7 @@ class ChainWorld:
             self._crash(self.random.choice(self.actors))
         elif chance < 0.02:
             self.count("elections")
-            self.elect([self.random.choice(self.owners)], is_restart=self.random.random() < 0.2)
+            self.elect([self.random.choice(self.owners)], is_restart=self.random.random() < 0.4)
         elif chance < 0.024:
             self.count("more_collectors")
             self.start("collector", self._collect())
@@ -289,10 +326,15 @@ class ChainWorld:
         return True
 
     def _answer(self, actor: Actor, request: Request, *, is_lost: bool) -> None:
+        writes = isinstance(request, Create | Delete)
         try:
             result = self.oracle.apply(request)
         except StoreError as error:
             result = error
+        if self.has_faults and writes and self.random.random() < 0.02:
+            # The network has duplicated the request. The copy arrives later.
+            self.count("duplicates")
+            self.late.append(request)
         if is_lost and self.random.random() < 0.3 and isinstance(request, Create):
             # The client has repeated the request by itself.
             self.count("repeated_by_client")
@@ -323,6 +365,7 @@ class ChainWorld:
         while self.late:
             self._deliver_late()
         self.bucket._random = None
+        self._check_rebuilt()
         for number in range(3):
             self.bucket.now_ms += 10 * SETTINGS.history_ms
             for owner in self.owners:
@@ -337,6 +380,30 @@ class ChainWorld:
                 sightings = done.sightings
                 self.bucket.now_ms += 10 * SETTINGS.history_ms
             assert number < 2 or not sightings, f"orphans are left: {sightings}"
+
+    def _check_rebuilt(self) -> None:
+        """If the newest manifest were damaged now, the footers would have all that counts."""
+        newest = self.oracle.newest
+        if newest is None or not newest.sections:
+            return
+        bucket = deepcopy(self.bucket)
+        key = manifest_key(self.chain, newest.seq)
+        bucket.put(key, bucket.objects[key][:-1])
+        leaders = {
+            owner: Leader(Claim(1000, "f" * 16), section.start_offset, section.end_offset)
+            for owner, section in newest.sections.items()
+        }
+        runner = Runner(bucket)
+        done = runner.run(rebuild(self.chain, leaders, self.now_ms, self.draw))
+        assert done.damaged == []
+        for owner, section in done.view.manifest.sections.items():
+            before = newest.sections[owner]
+            assert section.start_offset == before.start_offset
+            assert section.end_offset >= before.end_offset
+            assert all(item.key in bucket.objects for item in section.items)
+        known = runner.run(collector.needed_keys(done.view, self.oracle.floor))
+        for seq in range(self.oracle.floor, newest.seq + 1):
+            assert self.oracle.named[seq] <= known, "a rebuilt manifest has forgotten the history"
 
     def _catch_up(self, owner: TopicIdPartition, epoch: int) -> Procedure[None]:
         view = yield from find(self.chain)

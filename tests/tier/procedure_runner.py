@@ -24,8 +24,8 @@ def drawer() -> Callable[[int], bytes]:
 class Runner:
     """A bucket, and a list of what was asked of it."""
 
-    def __init__(self) -> None:
-        self.bucket = SimulatedBucket()
+    def __init__(self, bucket: SimulatedBucket | None = None) -> None:
+        self.bucket = bucket or SimulatedBucket()
         self.draw = drawer()
         self.asked: list[Request] = []
 

@@ -46,6 +46,8 @@ class S3Stub:
     lists_nothing: bool = False
     status: int = 0
     """Every request gets this answer, and is not carried out."""
+    code: str = "Stub"
+    """The code of S3 in these answers."""
     write_status: int = 0
     """Every write gets this answer, after it was carried out."""
     drops_answers: bool = False
@@ -80,7 +82,7 @@ class S3Stub:
 
     async def _answer(self, request: Request) -> tuple[int, dict[str, str], bytes] | None:
         if self.status:
-            return self.status, {}, b"<Error><Code>Stub</Code></Error>"
+            return self.status, {}, f"<Error><Code>{self.code}</Code></Error>".encode()
         answer = await self._carry_out(request)
         if request.method in {"PUT", "DELETE", "POST"}:
             if self.drops_answers:

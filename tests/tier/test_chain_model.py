@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.tier import chain, collector, commit, edits, upload
+from penstock.tier import chain, collector, commit, edits, rebuild, upload
 from penstock.tier.chain import Boundary, View
 from penstock.tier.edits import Append, ClaimPartition, Edit
 from penstock.tier.errors import AlreadyExists, NotFound, OutcomeUnknown, TierError
@@ -54,9 +54,10 @@ def test_everything_that_can_happen_does_happen() -> None:
         for name, times in found.items():
             counts[name] = counts.get(name, 0) + times
     wanted = "crashes elections stalls late_requests late_requests_refused lost_answers"
-    edits = "Append Replace DeleteBefore fenced OutcomeUnknown Overtaken"
+    edits = "Append Replace DeleteBefore TruncateTo fenced OutcomeUnknown Overtaken"
     collected = "rounds failed_rounds deleted_man deleted_seg deleted_sub late_listing late_creates"
-    names = f"{wanted} {edits} {collected} repeated_by_client more_collectors".split()
+    others = "repeated_by_client more_collectors duplicates renewals"
+    names = f"{wanted} {edits} {collected} {others}".split()
     assert {name for name in names if not counts.get(name)} == set()
 
 
@@ -70,7 +71,7 @@ def _boundary_is_not_checked(patch: Patch) -> None:
         yield from ()
         return View(manifest, view.boundary)
 
-    patch.setattr(commit, "_confirmed", trusting)
+    patch.setattr(commit, "confirmed", trusting)
 
 
 def _boundary_is_not_stored(patch: Patch) -> None:
@@ -104,12 +105,12 @@ def _place_believing(*believed: type[TierError]) -> Any:
 
 def _existing_manifest_taken_for_own(patch: Patch) -> None:
     """A manifest that exists already is taken for one's own, from a create without an answer."""
-    patch.setattr(commit, "_place", _place_believing(AlreadyExists))
+    patch.setattr(commit, "place", _place_believing(AlreadyExists))
 
 
 def _lost_answer_taken_for_success(patch: Patch) -> None:
     """A create without an answer counts as done."""
-    patch.setattr(commit, "_place", _place_believing(OutcomeUnknown))
+    patch.setattr(commit, "place", _place_believing(OutcomeUnknown))
 
 
 def _claim_is_not_checked(patch: Patch) -> None:
@@ -253,6 +254,68 @@ def _objects_before_the_claim(patch: Patch) -> None:
     patch.setattr(ChainWorld, "_claim", hasty)
 
 
+def _history_is_cut_short(patch: Patch) -> None:
+    """The boundary is raised beyond the newest manifest that is older than the history."""
+    original = collector._raise_boundary
+    patch.setattr(
+        collector,
+        "_raise_boundary",
+        lambda view, manifests, until_ms: original(view, manifests, until_ms + 20),
+    )
+
+
+def _collector_searches_before_it_lists(patch: Patch) -> None:
+    """The collector compares its listing with a manifest that is older than the listing."""
+    original = chain.find
+    found: list[View] = []
+
+    def first_only(name: str, known: View | None = None) -> Procedure[View]:
+        if known is not None and any(known is each for each in found):
+            return known
+        view = yield from original(name, known)
+        found.append(view)
+        return view
+
+    patch.setattr(collector, "find", first_only)
+
+
+def _truncation_forgets_what_it_drops(patch: Patch) -> None:
+    """Objects that a truncation removes are not in `dropped`."""
+    original = edits.TruncateTo.apply
+
+    def forgetful(self: edits.TruncateTo, section: Section | None, seq: int) -> Section:
+        after = original(self, section, seq)
+        return after if section is None else edits.replaced(after, dropped=section.dropped)
+
+    patch.setattr(edits.TruncateTo, "apply", forgetful)
+
+
+def _dropped_one_manifest_early(patch: Patch) -> None:
+    """Dropped keys are forgotten while the last manifest that names them counts."""
+    original = edits._dropped
+    patch.setattr(edits, "_dropped", lambda items, seq: original(items, seq - 1))
+
+
+def _renewals_are_not_checked(patch: Patch) -> None:
+    """A fenced process takes the partition back from another one of its leader epoch."""
+    original = ClaimPartition.apply
+
+    def anyone(self: ClaimPartition, section: Section | None, seq: int) -> Section:
+        return original(self._replace(renews=()), section, seq)
+
+    patch.setattr(ClaimPartition, "apply", anyone)
+
+
+def _rebuilt_manifest_forgets_the_history(patch: Patch) -> None:
+    """A manifest that was built again has nothing in `dropped`."""
+    original = rebuild._section
+    patch.setattr(
+        rebuild,
+        "_section",
+        lambda owner, leader, entries, dropped: original(owner, leader, entries, ()),
+    )
+
+
 BUGS: list[Callable[[Patch], None]] = [
     _boundary_is_not_checked,
     _boundary_is_not_stored,
@@ -271,6 +334,12 @@ BUGS: list[Callable[[Patch], None]] = [
     _old_sections_in_a_new_number,
     _boundary_is_read_only_once,
     _objects_before_the_claim,
+    _history_is_cut_short,
+    _collector_searches_before_it_lists,
+    _truncation_forgets_what_it_drops,
+    _dropped_one_manifest_early,
+    _renewals_are_not_checked,
+    _rebuilt_manifest_forgets_the_history,
 ]
 
 

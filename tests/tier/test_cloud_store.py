@@ -76,6 +76,14 @@ def test_a_refusal_of_the_server_is_final(name: str, status: int) -> None:
     assert len(stub.requests) == 1
 
 
+@pytest.mark.parametrize("code", ["RequestTimeout", "BadDigest", "XAmzContentSHA256Mismatch"])
+@pytest.mark.parametrize("name", ["create", "put", "get", "list"])
+def test_what_the_network_has_damaged_or_delayed_may_be_tried_again(name: str, code: str) -> None:
+    """S3 answers 400, and means this one request."""
+    error = outcome(S3Stub(status=400, code=code), CALLS[name])
+    assert type(error) is (OutcomeUnknown if name in WRITES else Throttled)
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_a_server_that_cannot_be_reached_has_changed_nothing(name: str) -> None:
     async def main() -> None:

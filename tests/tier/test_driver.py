@@ -111,6 +111,45 @@ def test_other_errors_are_for_the_procedure() -> None:
     assert store.calls == 1
 
 
+class Silent(SimulatedStore):
+    """Never answers, as a hung mount."""
+
+    async def create(self, key: str, data: Sequence[Buffer]) -> None:
+        await asyncio.Event().wait()
+
+    async def get(self, key: str) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"), [(create("a", b"x"), OutcomeUnknown), (read("a"), Throttled)]
+)
+def test_every_request_has_a_deadline(call: Procedure[object], wanted: type[StoreError]) -> None:
+    patience = Patience(attempts_max=2, request_s=0.01)
+    with pytest.raises(wanted, match="no answer within"):
+        asyncio.run(Driver(Silent(), Clock(), Middle(), patience).run(call))
+
+
+class Forgetful(SimulatedStore):
+    """The first answer to a delete is lost."""
+
+    calls = 0
+
+    async def delete(self, key: str) -> None:
+        self.calls += 1
+        await super().delete(key)
+        if self.calls == 1:
+            raise OutcomeUnknown("503: slow down")
+
+
+def test_a_delete_is_repeated_because_names_are_never_used_again() -> None:
+    """Otherwise one slow answer would end the round of a collector with thousands of deletes."""
+    store = Forgetful()
+    run(store, delete("a"))
+    assert store.calls == 2
+
+
 def test_every_kind_of_request_gets_its_result() -> None:
     def everything() -> Procedure[list[object]]:
         found: list[object] = []

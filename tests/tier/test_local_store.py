@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 import pytest
 from crc32c import crc32c
 
-from penstock.tier.errors import AlreadyExists, OutcomeUnknown, Refused, StoreError, Throttled
+from penstock.tier.errors import (
+    AlreadyExists,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    StoreError,
+    Throttled,
+)
 from penstock.tier.local_store import LocalStore
 
 from .store_bench import Ports
@@ -26,6 +33,7 @@ Patch = pytest.MonkeyPatch
 
 def new_store(folder: Path) -> LocalStore:
     ports = Ports()
+    (folder / "archive").mkdir(parents=True, exist_ok=True)
     return LocalStore(str(folder / "archive"), ports.executor, ports.random)
 
 
@@ -113,6 +121,81 @@ def test_a_link_that_was_made_counts_although_nfs_says_that_it_exists(
     assert run(store.get("a/object")) == b"mine"
     with pytest.raises(AlreadyExists):
         run(store.create("a/object", [b"other"]))
+
+
+def test_another_name_of_the_temporary_file_is_no_success(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """A backup links all files of the directory to another one, just when a create loses."""
+    original = os.link
+
+    def link(source: str, target: str) -> None:
+        original(source, tmp_path / "backup")
+        original(source, target)
+
+    store = new_store(tmp_path)
+    run(store.create("a/object", [b"first"]))
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(AlreadyExists):
+        run(store.create("a/object", [b"second"]))
+    assert run(store.get("a/object")) == b"first"
+
+
+@pytest.mark.parametrize("call", ["get", "head"])
+def test_what_a_read_has_shown_stays_after_a_power_cut(
+    tmp_path: Path, monkeypatch: Patch, call: str
+) -> None:
+    """The process that made the name may not have synced the directory yet, or may have crashed. A
+    collector that reads its boundary then deletes manifests."""
+    run(new_store(tmp_path).create("bnd/shared/0/1", [b"x"]))
+    store = new_store(tmp_path)
+    calls = watched(monkeypatch, "fsync")
+    run(getattr(store, call)("bnd/shared/0/1"))
+    assert calls == ["fsync directory"]
+    calls.clear()
+    with pytest.raises(NotFound):
+        run(getattr(store, call)("bnd/shared/0/2"))
+    assert calls == []
+
+
+@pytest.mark.parametrize("call", ["get", "head"])
+def test_a_read_whose_directory_cannot_be_synced_shows_nothing(
+    tmp_path: Path, monkeypatch: Patch, call: str
+) -> None:
+    """A create failed like this; its writer reads the name, and must not find success."""
+    store = new_store(tmp_path)
+    run(store.create("a/object", [b"x"]))
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    with pytest.raises(Throttled):
+        run(getattr(store, call)("a/object"))
+
+
+def test_an_error_of_close_is_not_one_of_the_create(tmp_path: Path, monkeypatch: Patch) -> None:
+    """The bytes were synced before."""
+    store = new_store(tmp_path)
+    run(store.create("a/first", [b"x"]))
+    original = os.close
+
+    def close(fd: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        original(fd)
+        if ".tmp/" in path:
+            raise OSError(errno.EIO, "error")
+
+    monkeypatch.setattr(os, "close", close)
+    run(store.create("a/second", [b"x"]))
+    monkeypatch.undo()
+    assert temporaries(tmp_path) == []
+
+
+def test_a_directory_that_is_missing_is_not_made(tmp_path: Path) -> None:
+    """The file system may not be mounted. Its logs would go to the local disk, and begin anew."""
+    ports = Ports()
+    store = LocalStore(str(tmp_path / "not-mounted" / "x"), ports.executor, ports.random)
+    for call in (store.create("a/b", [b"x"]), store.put("a/b", [b"x"])):
+        with pytest.raises(Refused, match="mount"):
+            run(call)
+    assert os.listdir(tmp_path) == []
 
 
 def failing(number: int) -> Callable[..., Any]:

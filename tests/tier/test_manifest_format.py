@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.tier.errors import CorruptObject
 from penstock.tier.keys import (
     SEGMENTS,
+    SUB_MANIFESTS,
     Claim,
     DataKey,
     TopicIdPartition,
@@ -44,6 +45,7 @@ from penstock.tier.manifest_format import (
 from .object_samples import OWNER
 
 CLAIM = Claim(4, "c" * 16)
+SUB_KEY = str(DataKey(SUB_MANIFESTS, OWNER, 0, CLAIM, "5" * 16))
 
 
 def entry(start: int, end: int, claim: Claim = CLAIM, random: str = "r") -> Entry:
@@ -53,14 +55,14 @@ def entry(start: int, end: int, claim: Claim = CLAIM, random: str = "r") -> Entr
 
 def manifest(*items: Entry | SubManifest, start: int = 0) -> Manifest:
     end = items[-1].end_offset if items else start
-    dropped = (Dropped("seg/x", 3), Dropped("sub/y", 4, DroppedKind.LIST))
+    dropped = (Dropped(SUB_KEY, 3), Dropped(SUB_KEY, 4, DroppedKind.LIST))
     section = Section(OWNER, CLAIM, start, end, items, dropped)
     other = TopicIdPartition(OWNER.topic_id, 12)
     sections = {OWNER: section, other: Section(other, CLAIM, 5, 5)}
     return Manifest("shared/0", 9, "d" * 32, "e" * 32, 1234, sections)
 
 
-SAMPLE = manifest(SubManifest("sub/z", 0, 10, 500, 9, 3, 1, 3000), entry(10, 20), entry(20, 25))
+SAMPLE = manifest(SubManifest(SUB_KEY, 0, 10, 500, 9, 3, 1, 3000), entry(10, 20), entry(20, 25))
 
 
 def reframed(fields: dict[str, Any]) -> bytes:
@@ -159,7 +161,7 @@ def test_sub_manifests_and_dropped_lists_can_be_read_back() -> None:
     assert decode_entries(data, reference) == entries
     with pytest.raises(CorruptObject, match="is not the sub-manifest"):
         decode_entries(data, reference._replace(crc=1))
-    dropped = (Dropped("seg/a", 4), Dropped("sub/b", 5, DroppedKind.SUB_MANIFEST))
+    dropped = (Dropped(entries[0].key, 4), Dropped(SUB_KEY, 5, DroppedKind.SUB_MANIFEST))
     assert decode_dropped(encode_dropped(dropped), "sub/l") == dropped
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.tier.errors import AlreadyExists, OutcomeUnknown, Refused, Throttled
+from penstock.tier.errors import AlreadyExists, NotFound, OutcomeUnknown, Refused, Throttled
 from penstock.tier.object_store import ObjectInfo
 from penstock.tier.probe import CREATES, LISTINGS, ROUNDS, probe
 from penstock.tier.requests import (
@@ -59,7 +59,8 @@ def _ignores_ranges(runner: Runner, request: Request) -> object:
 
 
 def _wrong_size(runner: Runner, request: Request) -> object:
-    return ObjectInfo(request.key, 5, 0) if isinstance(request, Head) else runner.answer(request)
+    found = runner.answer(request)
+    return ObjectInfo(request.key, 5, 0) if isinstance(request, Head) else found
 
 
 def _lists_nothing(runner: Runner, request: Request) -> object:
@@ -120,16 +121,48 @@ def test_a_listing_may_be_late() -> None:
 
 @pytest.mark.parametrize("error", [OutcomeUnknown("no answer"), Throttled("slow down")])
 def test_a_lost_answer_in_a_race_proves_nothing(error: Exception) -> None:
-    """The winner may be the one without an answer."""
+    """The winner may be the one without an answer. The race is repeated."""
+    races = 0
 
     def lossy(runner: Runner, request: Request) -> object:
+        nonlocal races
         found = runner.answer(request)
         if isinstance(request, Together):
             assert isinstance(found, list)
-            return [error if each is None else each for each in found]
+            races += 1
+            return [error if each is None and races < 4 else each for each in found]
         return found
 
-    probed(lossy)
+    assert probed(lossy).bucket.objects == {}
+    assert races == ROUNDS + 3
+
+
+def test_a_store_that_never_tells_the_winner_is_not_accepted() -> None:
+    """Nothing is known about it. What the probe has written is deleted."""
+    runner = Runner()
+
+    def conflict(request: Request) -> object:
+        found = runner.answer(request)
+        return [AlreadyExists("409")] * CREATES if isinstance(request, Together) else found
+
+    with pytest.raises(Throttled, match="only 0 of"):
+        runner.run(probe(runner.draw), conflict)
+    assert runner.bucket.objects == {}
+
+
+def test_a_store_that_remembers_what_was_missing_is_refused() -> None:
+    runner = Runner()
+    missing: set[str] = set()
+
+    def caching(request: Request) -> object:
+        if isinstance(request, Head) and request.key not in runner.bucket.objects:
+            missing.add(request.key)
+        if isinstance(request, Head) and request.key in missing:
+            raise NotFound(request.key)
+        return runner.answer(request)
+
+    with pytest.raises(Refused, match="lookupcache"):
+        runner.run(probe(runner.draw), caching)
 
 
 def test_a_store_that_refuses_everything_is_reported_with_its_own_reason() -> None:

@@ -120,6 +120,9 @@ def test_every_record_is_found_by_offset_and_by_time(
         assert found is not None
         read = list(batches_from(whole[found.start : footer.data_size], wanted, offset + 1))
         assert read[0][1].base_offset == first
+        # Also without reading on: otherwise a reader would return nothing, again and again.
+        read = list(batches_from(whole[slice(*found)], wanted, offset + 1))
+        assert read[0][1].base_offset == first
     time = data.draw(st.integers(0, 201))
     timed = footer.range_at_time(time)
     newer = next((start for start, stamp in stamps.items() if stamp >= time), None)
@@ -132,6 +135,20 @@ def test_every_record_is_found_by_offset_and_by_time(
 def decode_last(batches: list[bytes], start: int) -> int:
     found = [header for data in batches for _, header in batches_from(data, 0, 1 << 62)]
     return next(each.last_offset for each in found if each.base_offset == start)
+
+
+def test_a_range_has_a_batch_although_compaction_left_a_gap_before_it() -> None:
+    """The offset is after the last batch of its block, whose range alone would have nothing."""
+    batches = [batch(0), batch(1), batch(1000), batch(2000)]
+    encoded = encode(OWNER, 3, (0, 3000), batches, LINEAGE, block_bytes=1)
+    whole = joined(encoded)
+    for wanted, first in ((0, 0), (500, 1000), (1000, 1000), (1001, 2000), (2000, 2000)):
+        found = encoded.footer.range_from(wanted, 1)
+        assert found is not None
+        read = list(batches_from(whole[slice(*found)], wanted, 3000))
+        assert [each[1].base_offset for each in read][:1] == [first]
+    last = encoded.footer.range_from(2500, 1)
+    assert last is None or list(batches_from(whole[slice(*last)], 2500, 3000)) == []
 
 
 def test_a_range_has_at_least_one_whole_block() -> None:

@@ -46,6 +46,7 @@ async def opened(kind: str, folder: Path, moto: MotoServer | None) -> AsyncItera
     if kind == "simulated":
         yield SimulatedStore()
     elif kind == "directory":
+        (folder / "archive").mkdir()
         yield open_store(f"file://{folder}/archive", env)
     elif kind == "memory":
         yield open_store("memory:///", env)
@@ -319,7 +320,8 @@ def test_a_refused_server_is_left_clean() -> None:
 
 
 def test_a_store_that_is_not_known_is_refused() -> None:
-    for url in ("ftp://x", "bucket", "file://host/path", "file:///", "s3:///"):
+    paths = ("file:///", "file://///", "file:///a%00b", "file:///mnt/a#b", "file:///mnt/a?b")
+    for url in ("ftp://x", "bucket", "file://host/path", "s3:///", *paths):
         with pytest.raises(Refused):
             open_store(url, new_env())
     with pytest.raises(Refused, match="has no options"):

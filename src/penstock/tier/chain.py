@@ -73,6 +73,12 @@ def find(chain: str, known: View | None = None) -> Procedure[View]:
     raise CorruptObject(f"the boundary of {chain} moves faster than its manifests can be read")
 
 
+def last_manifest(chain: str, boundary: Boundary) -> Procedure[int]:
+    """Returns the number of the last manifest, without reading it: it may be damaged."""
+    lowest = boundary.floor if boundary.number else 0
+    return (yield from _last_number(lambda number: manifest_key(chain, number), lowest))
+
+
 def _read_manifest(chain: str, seq: int) -> Procedure[Manifest | None]:
     if not seq:
         return empty_manifest(chain)

@@ -48,6 +48,10 @@ _REFUSALS: Final = (
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _NOT_SENT: Final = "kind: Connect"
 _TRY_AGAIN: Final = frozenset({408, 409, 425, 429})
+_TRY_AGAIN_CODES: Final = re.compile(
+    r"<Code>(RequestTimeout|BadDigest|IncompleteBody|XAmzContent\w+Mismatch)</Code>"
+)
+"""S3 answers 400 with these when the network has damaged a request, or cut it."""
 _COALESCE_BYTES: Final = 256 << 10
 
 
@@ -163,6 +167,8 @@ def _refuse_if_final(key: str, error: BaseException) -> None:
     """Raises `Refused` if the server has understood the request and will not do it."""
     status = _STATUS.search(str(error))
     code = int(status[1]) if status else 0
+    if code == 400 and _TRY_AGAIN_CODES.search(str(error)):
+        return
     if isinstance(error, _REFUSALS) or (400 <= code < 500 and code not in _TRY_AGAIN):
         raise Refused(f"{key}: {_first_line(error)}") from error
 

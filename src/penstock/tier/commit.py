@@ -54,11 +54,36 @@ def claim(
     start_offset: int = 0,
     limits: SpillLimits = DEFAULT_LIMITS,
 ) -> Procedure[tuple[View, Claim]]:
-    """Begins a leadership. Upload under the claim only when this has returned."""
-    new = Claim(epoch, draw(CLAIM_BYTES).hex())
+    """Begins a leadership, once for each process: `renew` it later. Upload under the claim only
+    when this has returned."""
+    new = new_claim(epoch, draw)
     edit = ClaimPartition(owner, new, start_offset)
     view = yield from commit_one(view, edit, now_ms, draw, limits=limits)
     return view, new
+
+
+def new_claim(epoch: int, draw: Draw) -> Claim:
+    return Claim(epoch, draw(CLAIM_BYTES).hex())
+
+
+def renew(
+    view: View,
+    owner: TopicIdPartition,
+    new: Claim,
+    tried: Sequence[Claim],
+    now_ms: int,
+    draw: Draw,
+    *,
+    limits: SpillLimits = DEFAULT_LIMITS,
+) -> Procedure[View]:
+    """Goes on under another claim, so that the collector can delete what the leader has dropped.
+
+    `tried` are all claims that this process has made or tried for the partition. Add `new` to them
+    before the call. If its outcome is unknown, any of them may be the claim, now or later: the one
+    in the newest manifest is the one to upload under. Raises `Fenced` if it is none of them.
+    """
+    edit = ClaimPartition(owner, new, renews=tuple(tried))
+    return (yield from commit_one(view, edit, now_ms, draw, limits=limits))
 
 
 def commit_one(
@@ -104,8 +129,8 @@ def commit(
             now_ms,
             work.sections,
         )
-        if (yield from _place(manifest)):
-            return Committed((yield from _confirmed(view, manifest)), work.refused)
+        if (yield from place(manifest)):
+            return Committed((yield from confirmed(view, manifest)), work.refused)
         view = yield from find(view.chain, view)
     raise Throttled(f"other writers of {view.chain} were faster {_ROUNDS_MAX} times; try again")
 
@@ -199,7 +224,7 @@ def _write_sub_objects(objects: Sequence[SubObject]) -> Procedure[None]:
             raise Throttled(f"{each.key} could not be written {_CREATES_MAX} times; try again")
 
 
-def _place(manifest: Manifest) -> Procedure[bool]:
+def place(manifest: Manifest) -> Procedure[bool]:
     """Creates the manifest. Returns whether it is the one under its name."""
     key = manifest_key(manifest.chain, manifest.seq)
     data = encode_manifest(manifest)
@@ -224,7 +249,7 @@ def _place(manifest: Manifest) -> Procedure[bool]:
     raise _unknown(manifest, f"{_CREATES_MAX} creates had no answer")
 
 
-def _confirmed(view: View, manifest: Manifest) -> Procedure[View]:
+def confirmed(view: View, manifest: Manifest) -> Procedure[View]:
     """Checks that the boundary has not passed the manifest that was created."""
     try:
         boundary = yield from find_boundary(view.chain, view.boundary)

@@ -1,6 +1,8 @@
 """Runs procedures on an object store.
 
-A throttled request is tried again, with back-off and jitter.
+A throttled request is tried again, with back-off and jitter. So is a delete without an answer: a
+name that is deleted is never used again. Every request has a deadline, also in a directory whose
+mount hangs.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from penstock.ports import Clock, Random
-from penstock.tier.errors import StoreError, Throttled
+from penstock.tier.errors import OutcomeUnknown, StoreError, Throttled
 from penstock.tier.object_store import ObjectStore
 from penstock.tier.requests import (
     BackOff,
@@ -36,6 +38,8 @@ class Patience:
     attempts_max: int = 8
     first_wait_s: float = 0.1
     wait_max_s: float = 10.0
+    request_s: float = 120.0
+    """The deadline of one request, above that of the HTTP client."""
 
     def wait_s(self, attempt: int, jitter: float) -> float:
         """Returns the wait before the attempt after `attempt`. `jitter` is in [0, 1)."""
@@ -76,12 +80,23 @@ class Driver:
             return await self._together(request.requests)
         for attempt in range(self._patience.attempts_max):
             try:
-                return await _once(self._store, request)
-            except Throttled:
-                if attempt + 1 == self._patience.attempts_max:
+                return await self._once(request)
+            except (Throttled, OutcomeUnknown) as error:
+                is_safe = isinstance(error, Throttled) or isinstance(request, Delete)
+                if not is_safe or attempt + 1 == self._patience.attempts_max:
                     raise
             await self._wait(attempt)
         raise AssertionError("the last attempt returns or raises")
+
+    async def _once(self, request: Request) -> Any:
+        try:
+            async with asyncio.timeout(self._patience.request_s):
+                return await _once(self._store, request)
+        except TimeoutError as error:
+            what = f"{request[0]}: no answer within {self._patience.request_s} s"
+            if isinstance(request, Create | Delete):
+                raise OutcomeUnknown(what) from error
+            raise Throttled(what) from error
 
     async def _wait(self, attempt: int) -> None:
         await self._clock.sleep(self._patience.wait_s(attempt, self._random.uniform()))

@@ -33,11 +33,19 @@ class ClaimPartition(NamedTuple):
     claim: Claim
     start_offset: int = 0
     """Where the partition begins, if the chain does not know it yet."""
+    renews: tuple[Claim, ...] = ()
+    """For a renewal: all claims that this process has made or tried. The partition must have one of
+    them. A former process of the same broker has the same leader epoch, and must not come back."""
 
     def needs(self, _: Section | None) -> list[SubManifest]:
         return []
 
     def apply(self, section: Section | None, _: int) -> Section:
+        if self.renews and (section is None or section.claim not in self.renews):
+            raise Fenced(
+                f"{self.owner}: the claim of leader epoch {self.claim.epoch} cannot be renewed: "
+                f"{_holder(section)} has the partition now"
+            )
         if section is None:
             return Section(self.owner, self.claim, self.start_offset, self.start_offset)
         if self.claim.epoch < section.claim.epoch:
@@ -211,12 +219,17 @@ def replaced(
 
 def _own(section: Section | None, owner: TopicIdPartition, claim: Claim) -> Section:
     if section is None or section.claim != claim:
-        found = "nobody" if section is None else f"leader epoch {section.claim.epoch}"
         raise Fenced(
-            f"{owner}: the claim of leader epoch {claim.epoch} has ended: {found} has the "
-            "partition now"
+            f"{owner}: the claim of leader epoch {claim.epoch} has ended: {_holder(section)} has "
+            "the partition now"
         )
     return section
+
+
+def _holder(section: Section | None) -> str:
+    if section is None:
+        return "nobody"
+    return f"leader epoch {section.claim.epoch} with claim {section.claim.id}"
 
 
 def _check_entries(entries: Sequence[Entry], claim: Claim, owner: TopicIdPartition) -> None:

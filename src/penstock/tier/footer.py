@@ -21,7 +21,7 @@ from penstock.partition.transactions import (
     decode_entries,
     encode_entries,
 )
-from penstock.records.batch import Buffer
+from penstock.records.batch import NO_TIMESTAMP, Buffer
 from penstock.tier.errors import CorruptObject
 from penstock.tier.keys import TopicIdPartition
 
@@ -97,12 +97,17 @@ class Footer:
 
     def range_from(self, offset: int, bytes_max: int) -> ByteRange | None:
         """Returns the bytes to read for the batches from `offset` on: from a batch boundary at or
-        before them, and at least one whole block. None if the object ends before the offset."""
+        before them, and with the first of them, if the object has one. None if the object ends
+        before the offset.
+
+        The offset may be in a gap after the last batch of its block, so the range has the following
+        block too.
+        """
         if offset >= self.end_offset or not self.index:
             return None
         at = max(0, bisect_right(self.index, offset, key=lambda block: block.base_offset) - 1)
         start = self.index[at].position
-        following = self.index[at + 1].position if at + 1 < len(self.index) else self.data_size
+        following = self.index[at + 2].position if at + 2 < len(self.index) else self.data_size
         return ByteRange(start, min(self.data_size, max(following, start + bytes_max)))
 
     def range_at_time(self, timestamp_ms: int) -> ByteRange | None:
@@ -217,6 +222,8 @@ def decode_footer(tail: Buffer) -> Footer:
         raise CorruptObject("the sections of the footer have impossible sizes")
     if len(crcs) != -(-trailer.data_size // chunk_bytes) * _CRC.size or not 0 <= base <= end:
         raise CorruptObject("the fields of the footer contradict each other")
+    if min(partition, epoch, batches, records) < 0 or newest < NO_TIMESTAMP:
+        raise CorruptObject("the footer has negative numbers")
     try:
         aborted = decode_entries(sections.get(_ABORTED, b""))
     except CorruptTransactionIndex as error:
@@ -230,9 +237,9 @@ def decode_footer(tail: Buffer) -> Footer:
         batches,
         records,
         trailer.data_size,
-        tuple(_blocks(blocks, trailer.data_size)),
+        tuple(_blocks(blocks, trailer.data_size, ByteRange(base, end))),
         tuple(aborted),
-        tuple(EpochStart._make(fields) for fields in _EPOCH.iter_unpack(epochs)),
+        tuple(_epochs(epochs)),
         sections.get(_PRODUCERS, b""),
         tuple(fields[0] for fields in _CRC.iter_unpack(crcs)),
         chunk_bytes,
@@ -244,18 +251,39 @@ def _sections(body: bytes, count: int) -> dict[int, bytes]:
     if not 0 <= count <= _SECTIONS_MAX or _FIXED.size + count * _SECTION.size > len(body):
         raise CorruptObject(f"the footer announces {count} sections in {len(body)} bytes")
     found: dict[int, bytes] = {}
+    left = len(body) - _FIXED.size - count * _SECTION.size
     for number in range(count):
         kind, _, position, size = _SECTION.unpack_from(body, _FIXED.size + number * _SECTION.size)
         if position + size > len(body):
             raise CorruptObject(f"section {kind} of the footer ends after the footer")
+        left -= size
+        if left < 0 or kind in found:
+            raise CorruptObject(f"section {kind} of the footer is there twice, or overlaps another")
         found[kind] = body[position : position + size]
     return found
 
 
-def _blocks(data: bytes, data_size: int) -> Sequence[Block]:
+def _epochs(data: bytes) -> Sequence[EpochStart]:
+    epochs = [EpochStart._make(fields) for fields in _EPOCH.iter_unpack(data)]
+    last = EpochStart(-1, 0)
+    for each in epochs:
+        if each.epoch <= last.epoch or each.start_offset < last.start_offset:
+            raise CorruptObject("the leader epochs of the footer are not sorted")
+        last = each
+    return epochs
+
+
+def _blocks(data: bytes, data_size: int, offsets: ByteRange) -> Sequence[Block]:
     blocks = [Block._make(fields) for fields in _BLOCK.iter_unpack(data)]
-    if not _rises(blocks) or (blocks and not 0 == blocks[0].position < data_size):
+    if bool(blocks) != bool(data_size):
+        raise CorruptObject(f"the index has {len(blocks)} blocks for {data_size} bytes of batches")
+    if not _rises(blocks) or (blocks and blocks[0].position):
         raise CorruptObject("the index of the footer is not sorted")
+    if (
+        blocks
+        and not offsets.start <= blocks[0].base_offset <= blocks[-1].base_offset < offsets.end
+    ):
+        raise CorruptObject("the index of the footer has offsets that the object does not cover")
     if blocks and blocks[-1].position >= data_size:
         raise CorruptObject("the index of the footer leads beyond the batches")
     return blocks

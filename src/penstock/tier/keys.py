@@ -11,9 +11,13 @@ _MANIFESTS: Final = "man"
 _BOUNDARIES: Final = "bnd"
 CLAIM_BYTES: Final = 8
 RANDOM_BYTES: Final = 8
-_NUMBER: Final = re.compile(r"\d{20}")
+_NUMBER: Final = re.compile(r"[0-9]{20}")
+_TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
+_CLAIM_ID: Final = re.compile(r"[0-9a-f]{16}")
+_INT32_MAX: Final = (1 << 31) - 1
 _DATA_KEY: Final = re.compile(
-    r"(seg|sub)/([0-9a-f]{32})/(\d{1,10})/(\d{20})-(\d{1,10})-([0-9a-f]{16})-([0-9a-f]{16})"
+    r"(seg|sub)/([0-9a-f]{32})/([0-9]{1,10})/([0-9]{20})-([0-9]{1,10})"
+    r"-([0-9a-f]{16})-([0-9a-f]{16})"
 )
 
 
@@ -27,6 +31,10 @@ class TopicIdPartition(NamedTuple):
     def __str__(self) -> str:
         return f"{self.topic_id}/{self.partition}"
 
+    def is_possible(self) -> bool:
+        is_index = 0 <= self.partition <= _INT32_MAX
+        return is_index and _TOPIC_ID.fullmatch(self.topic_id) is not None
+
 
 class Claim(NamedTuple):
     """One leadership of a partition, as manifests know it."""
@@ -34,6 +42,9 @@ class Claim(NamedTuple):
     epoch: int
     id: str
     """16 hex digits, drawn at random when the leader claims the partition."""
+
+    def is_possible(self) -> bool:
+        return 0 <= self.epoch <= _INT32_MAX and _CLAIM_ID.fullmatch(self.id) is not None
 
 
 class DataKey(NamedTuple):
@@ -60,6 +71,13 @@ def parse_data_key(key: str) -> DataKey | None:
     kind, topic_id, partition, base, epoch, claim, random = found.groups()
     owner = TopicIdPartition(topic_id, int(partition))
     return DataKey(kind, owner, int(base), Claim(int(epoch), claim), random)
+
+
+def is_data_key(key: object, kind: str) -> bool:
+    """Returns whether this is the name of an object of a kind: `SEGMENTS` or `SUB_MANIFESTS`."""
+    return (
+        isinstance(key, str) and key.startswith(f"{kind}/") and _DATA_KEY.fullmatch(key) is not None
+    )
 
 
 def data_prefix(kind: str, owner: TopicIdPartition) -> str:

@@ -5,10 +5,14 @@ exists. So a name never shows half an object, and a process that is killed at an
 most a temporary file.
 
 A name is durable when its directory was synced. A create that finds its name taken syncs the
-directory too, because its caller relies on the object of the other one from then on.
+directory too, because its caller relies on the object of the other one from then on. So do `get`
+and `head`: what they have shown must not be gone after a power cut. Reads of ranges do not. They
+are for objects that a manifest names.
 
 On NFS a client repeats a request whose answer was lost, and is then told that the link exists
-already. The temporary file has two links in this case, so it was this create.
+already. The name leads to the temporary file in this case, so it was this create.
+
+The directory itself is never made. If it is missing, a file system may not be mounted.
 """
 
 from __future__ import annotations
@@ -69,7 +73,7 @@ class LocalStore:
         return await self._executor.run(partial(self._read_ranges, self._path(key), ranges))
 
     async def head(self, key: str) -> ObjectInfo:
-        return await self._executor.run(partial(self._head, key, self._path(key)))
+        return await self._executor.run(partial(self._shown, key, self._path(key)))
 
     async def list_objects(
         self, prefix: str, *, start_after: str = "", limit: int = 1000
@@ -118,7 +122,8 @@ class LocalStore:
                 os.fsync(fd)
             name(fd, temporary, path)
         finally:
-            os.close(fd)
+            with suppress(OSError):  # The bytes were synced before.
+                os.close(fd)
             with suppress(OSError):
                 os.unlink(temporary)
 
@@ -128,7 +133,7 @@ class LocalStore:
             os.link(temporary, path)
         except FileExistsError:
             with _unknown(path):
-                is_taken = os.fstat(fd).st_nlink < 2
+                is_taken = not os.path.samestat(os.fstat(fd), os.stat(path))
         except FileNotFoundError as error:
             self._known.clear()  # Somebody has removed a directory. It is made again next time.
             raise Throttled(f"{path}: its directory is gone; nothing was changed") from error
@@ -158,11 +163,10 @@ class LocalStore:
             return
         above = os.path.dirname(path)
         self._make_directory(above)
-        if path == self._root:
-            os.makedirs(path, exist_ok=True)
-        else:
-            with suppress(FileExistsError):
-                os.mkdir(path)
+        if path == self._root and not os.path.isdir(path):
+            raise Refused(f"{path} is not a directory: mount its file system, then make it")
+        with suppress(FileExistsError):
+            os.mkdir(path)
         _sync_directory(above)
         self._known.add(path)
 
@@ -170,6 +174,7 @@ class LocalStore:
         with _reading(path):
             fd = os.open(path, _OLD)
             try:
+                _sync_directory(os.path.dirname(path))
                 return _read_at(fd, os.fstat(fd).st_size, 0)
             finally:
                 os.close(fd)
@@ -182,6 +187,12 @@ class LocalStore:
                 return [_read_at(fd, min(size, max(0, end - at)), at) for at, size in ranges]
             finally:
                 os.close(fd)
+
+    def _shown(self, key: str, path: str) -> ObjectInfo:
+        info = self._head(key, path)
+        with _reading(path):
+            _sync_directory(os.path.dirname(path))
+        return info
 
     def _head(self, key: str, path: str) -> ObjectInfo:
         with _reading(path):

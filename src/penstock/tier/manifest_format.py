@@ -15,7 +15,13 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from penstock.tier.errors import CorruptObject
-from penstock.tier.keys import Claim, TopicIdPartition
+from penstock.tier.keys import (
+    SEGMENTS,
+    SUB_MANIFESTS,
+    Claim,
+    TopicIdPartition,
+    is_data_key,
+)
 from penstock.tier.manifest import (
     Dropped,
     DroppedKind,
@@ -34,6 +40,7 @@ _DROPPED: Final = "penstock-dropped-list"
 _BOUNDARY: Final = "penstock-boundary"
 _ENTRY_FIELDS: Final = len(Entry._fields)
 _SUB_MANIFEST_FIELDS: Final = len(SubManifest._fields)
+_INT64_END: Final = 1 << 63
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -70,10 +77,10 @@ def decode_manifest(data: bytes, chain: str, seq: int) -> Manifest:
         sections = [_decode_section(each) for each in fields["sections"]]
         manifest = Manifest(
             str(fields["chain"]),
-            int(fields["seq"]),
+            _number(fields["seq"]),
             str(fields["id"]),
             str(fields["parent"]),
-            int(fields["written_ms"]),
+            _number(fields["written_ms"], -_INT64_END),
             {each.owner: each for each in sections},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -90,11 +97,15 @@ def decode_manifest(data: bytes, chain: str, seq: int) -> Manifest:
 
 
 def _decode_section(fields: dict[str, Any]) -> Section:
+    owner = TopicIdPartition(str(fields["topic"]), _number(fields["partition"]))
+    claim = Claim(_number(fields["epoch"]), str(fields["claim"]))
+    if not owner.is_possible() or not claim.is_possible():
+        raise ValueError(f"{owner} with {claim} is impossible")
     return Section(
-        TopicIdPartition(str(fields["topic"]), int(fields["partition"])),
-        Claim(int(fields["epoch"]), str(fields["claim"])),
-        int(fields["start"]),
-        int(fields["end"]),
+        owner,
+        claim,
+        _number(fields["start"]),
+        _number(fields["end"]),
         tuple(_decode_item(each) for each in fields["items"]),
         tuple(_decode_dropped(each) for each in fields["dropped"]),
     )
@@ -102,16 +113,30 @@ def _decode_section(fields: dict[str, Any]) -> Section:
 
 def _decode_item(fields: list[Any]) -> Item:
     kind, key, *numbers = fields
-    if kind == "e" and len(numbers) == _ENTRY_FIELDS - 1:
-        return Entry(str(key), *map(int, numbers))
-    if kind == "s" and len(numbers) == _SUB_MANIFEST_FIELDS - 1:
-        return SubManifest(str(key), *map(int, numbers))
-    raise ValueError(f"item {str(fields)[:200]} is of an unknown kind")
+    for number in numbers:
+        _number(number, -1)
+    if kind == "e" and len(numbers) == _ENTRY_FIELDS - 1 and is_data_key(key, SEGMENTS):
+        entry = Entry(key, *numbers)
+        if entry.size > entry.data_size >= 0:
+            return entry
+    if kind == "s" and len(numbers) == _SUB_MANIFEST_FIELDS - 1 and is_data_key(key, SUB_MANIFESTS):
+        return SubManifest(key, *numbers)
+    raise ValueError(f"item {str(fields)[:200]} is impossible or of an unknown kind")
 
 
 def _decode_dropped(fields: list[Any]) -> Dropped:
     key, seq, kind = fields
-    return Dropped(str(key), int(seq), DroppedKind(kind))
+    if not is_data_key(key, SEGMENTS) and not is_data_key(key, SUB_MANIFESTS):
+        raise ValueError(f"{str(key)[:200]} is not the name of an object")
+    return Dropped(key, _number(seq), DroppedKind(kind))
+
+
+def _number(value: object, least: int = 0) -> int:
+    """Returns the value if it is an integer of 64 bits. Others would be rounded, or be ranges and
+    names that no store has."""
+    if type(value) is not int or not least <= value < _INT64_END:
+        raise ValueError(f"{str(value)[:200]} is not an integer from {least} on")
+    return value
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:
@@ -149,9 +174,12 @@ def encode_dropped(dropped: Sequence[Dropped]) -> bytes:
 
 def decode_dropped(data: bytes, key: str) -> tuple[Dropped, ...]:
     try:
-        return tuple(_decode_dropped(each) for each in _unframe(_DROPPED, data)["items"])
+        items = tuple(_decode_dropped(each) for each in _unframe(_DROPPED, data)["items"])
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptObject(f"{key} cannot be decoded: {error!r}") from error
+    if any(each.kind is DroppedKind.LIST for each in items):
+        raise CorruptObject(f"{key} names another list")
+    return items
 
 
 def encode_boundary(chain: str, number: int, floor: int) -> bytes:
@@ -162,8 +190,8 @@ def decode_boundary(data: bytes, chain: str, number: int) -> int:
     """Returns the sequence number below which manifests do not count."""
     fields = _unframe(_BOUNDARY, data)
     try:
-        found = (str(fields["chain"]), int(fields["number"]))
-        floor = int(fields["floor"])
+        found = (str(fields["chain"]), _number(fields["number"]))
+        floor = _number(fields["floor"])
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptObject(f"boundary {number} of {chain} cannot be decoded") from error
     if found != (chain, number):
@@ -187,7 +215,7 @@ def _unframe(kind: str, data: bytes) -> dict[str, Any]:
         raise CorruptObject(f"{data[:80]!r}... fails its checksum: it was cut or damaged")
     try:
         fields = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptObject(f"{body[:80]!r}... is not JSON") from error
     if not isinstance(fields, dict) or fields.get("format") != kind:
         raise CorruptObject(f"{body[:80]!r}... is not a {kind}")

@@ -28,8 +28,11 @@ def open_store(url: str, env: Env, options: Mapping[str, str] | None = None) -> 
     parts = urlsplit(url)
     if parts.scheme == "file":
         path = unquote(parts.path)
-        if parts.netloc or not path.startswith("/") or path == "/":
+        is_path = path.startswith("/") and path.strip("/") and "\0" not in path
+        if parts.netloc or not is_path:
             raise Refused(f"{url}: write file:///, then the path of a directory")
+        if parts.query or parts.fragment:
+            raise Refused(f"{url}: write %3F for ? and %23 for # in the path")
         if options:
             raise Refused(f"{url}: a directory has no options: remove {', '.join(options)}")
         return LocalStore(path, env.executor, env.random)

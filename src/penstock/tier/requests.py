@@ -21,6 +21,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.records.batch import Buffer
+from penstock.tier.errors import Refused
 from penstock.tier.object_store import ObjectInfo
 
 T = TypeVar("T")
@@ -103,6 +104,11 @@ def list_all(prefix: str, page: int = 1000) -> Procedure[list[ObjectInfo]]:
     start_after = ""
     while True:
         infos: Sequence[ObjectInfo] = yield List(prefix, start_after, page)
+        if infos and infos[-1].key <= start_after:
+            raise Refused(
+                f"a listing of {prefix} after {start_after} ends with {infos[-1].key}: the store "
+                "ignores where a listing is to begin, or does not sort it"
+            )
         found += infos
         if len(infos) < page:
             return found
