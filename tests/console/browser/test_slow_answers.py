@@ -58,7 +58,7 @@ def test_an_answer_that_takes_long_is_shown(page: Any, name: str) -> None:
 
 
 def test_a_topic_that_no_broker_knew_yet_is_shown_a_moment_later(page: Any) -> None:
-    answers = [
+    answers: list[dict[str, Any]] = [
         {"status": 404, "json": {"error": "there is no topic orders"}},
         {"json": {**DESCRIBED, "size_bytes": 4096}},
     ]
