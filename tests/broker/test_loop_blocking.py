@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -64,11 +64,13 @@ async def _no_duties() -> None:
 
 
 @asynccontextmanager
-async def crowded(directory: Path) -> AsyncIterator[BrokerHarness]:
+async def crowded(
+    directory: Path, kafka: Mapping[str, str] | None = None
+) -> AsyncIterator[BrokerHarness]:
     """Runs a broker whose image has many topics without leaders, so that it needs no logs for
     them.
     """
-    settings = {"offsets.topic.num.partitions": "1"}
+    settings = {"offsets.topic.num.partitions": "1"} | dict(kafka or {})
     with counted_executor():
         async with (
             asyncio.timeout(patient(DEADLINE_S)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.metadata.model import NO_LEADER, Partition
-from penstock.metadata.reassignment import Move, MoveAnswer, Moving, moves_under_way, reassign
+from penstock.metadata.reassignment import Move, MoveAnswer, Moving, move_under_way, reassign
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
@@ -46,9 +46,8 @@ def test_targets_are_added_before_any_replica_is_removed() -> None:
     assert (partition.adding_replicas, partition.removing_replicas) == ((3, 4), (0, 2))
     assert (partition.isr, partition.leader, partition.leader_epoch) == ((0, 1, 2), 0, 0)
     ask(cluster, change(cluster, 0, 1, 2, 3))
-    assert moves_under_way(cluster.image) == (
-        Moving("t", 0, (3, 4, 1, 0, 2), (3, 4), (0, 2), (3,)),
-    )
+    moving = Moving("t", 0, (3, 4, 1, 0, 2), (3, 4), (0, 2), (3,))
+    assert move_under_way(cluster.image, TopicPartition("t", 0)) == moving
     (answer,) = ask(cluster, change(cluster, 0, 1, 2, 3, 4))
     assert answer.error == ErrorCode.NEW_LEADER_ELECTED
     partition = only(cluster)
@@ -56,7 +55,7 @@ def test_targets_are_added_before_any_replica_is_removed() -> None:
     epochs = tuple(cluster.image.brokers[each].broker_epoch for each in (3, 4, 1))
     assert (partition.member_epochs, partition.leader_epoch) == (epochs, 1)
     assert not partition.is_moving
-    assert moves_under_way(cluster.image) == ()
+    assert move_under_way(cluster.image, TopicPartition("t", 0)) is None
 
 
 def test_a_leader_that_stays_gets_a_new_epoch() -> None:
@@ -219,8 +218,6 @@ def test_each_partition_gets_its_own_answer() -> None:
     errors = [answer.error for answer in cluster.commit(decision)]
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert errors == [unknown, unknown, ErrorCode.NONE]
-    assert [
-        each.topic
-        for each in moves_under_way(cluster.image, [TopicPartition("t", 0), TopicPartition("t", 5)])
-    ] == ["t"]
-    assert moves_under_way(cluster.image, [TopicPartition("t", 1)]) == ()
+    indexes = (0, 1, 5)
+    moving = [move_under_way(cluster.image, TopicPartition("t", index)) for index in indexes]
+    assert [each is not None for each in moving] == [True, False, False]

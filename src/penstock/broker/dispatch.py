@@ -366,6 +366,11 @@ class BrokerSession:
             if isinstance(error, ProtocolError) or not isinstance(error, Exception | None):
                 answer.set_exception(error)
                 return
+            if context.is_large:  # Some handlers know it only when they have the response.
+                work = self._encode_large(request, header, context, done, began)
+                encoded = spawned(self._services, work, context.meter, self._peer.turn)
+                encoded.add_done_callback(partial(_copy_outcome, answer))
+                return
             try:
                 result = done.result() if error is None else self._refuse(request, header, error)
                 told = _throttled(result, context)
@@ -382,6 +387,19 @@ class BrokerSession:
             _log.error("%s failed", type(request).__name__, exc_info=error)
         self._counters.refused(header.api_key, code_of(error))
         return self._dispatcher.refuse(request, header.api_version, error)
+
+
+def _copy_outcome(
+    answer: asyncio.Future[Sequence[Part] | None], encoded: asyncio.Future[Sequence[Part] | None]
+) -> None:
+    if answer.done():
+        return
+    if encoded.cancelled():
+        answer.cancel()
+    elif (error := encoded.exception()) is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(encoded.result())
 
 
 def _throttled(response: Response | None, context: RequestContext) -> Response | None:

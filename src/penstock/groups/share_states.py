@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from penstock.coordination.effects import Now, Token
@@ -28,6 +29,9 @@ from penstock.wire.messages.base import Response
 
 ANY_START: Final = -1
 """The leader of the partition chooses the start offset when it is first used."""
+INITIALIZED_AT_ONCE: Final = 1_000
+"""How many partitions a group initializes in one call. The coordinator does nothing else while it
+prepares one."""
 _RETRY_MS: Final = 1_000
 
 
@@ -77,20 +81,28 @@ def provide(shard: ShardState, turn: Turn) -> bool:
 
 
 def _missing(shard: ShardState, group: ShareGroup) -> dict[bytes, TopicShares]:
-    """Returns the partitions that must be initialized, and for which no call is under way."""
+    """Returns partitions that must be initialized, and for which no call is under way. If there are
+    many, these are the first of them; the others follow when they are initialized."""
     found: dict[bytes, TopicShares] = {}
+    room = INITIALIZED_AT_ONCE
     for name in sorted(group.subscribed_topics):
         facts = shard.consumers.topics.find(name)
         if facts is None or facts.topic_id in group.stored.states.deleting:
             continue
         ready = group.initialized(facts.topic_id)
-        indexes = frozenset(
+        if len(ready) == facts.partitions:
+            continue
+        lacking = (
             index
             for index in range(facts.partitions)
             if index not in ready and not group.is_called(TopicIdPartition(facts.topic_id, index))
         )
+        indexes = frozenset(islice(lacking, room))
         if indexes:
             found[facts.topic_id] = TopicShares(name, indexes)
+        room -= len(indexes)
+        if not room:
+            break
     return found
 
 
@@ -135,6 +147,8 @@ def _finish_initialization(
         _write(turn, replace(kept, initialized=_with(kept.initialized, names, done)))
         if group.members:
             raise_epoch(shard, turn, is_changed=True)
+            if not failures:
+                provide(shard, turn)
 
 
 def _is_initializing(states: ShareStates, partition: TopicIdPartition) -> bool:

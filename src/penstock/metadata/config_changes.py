@@ -113,7 +113,7 @@ def incremental_alter_configs(
     find: Callable[[str], Definition | None]
     if kind is ResourceType.TOPIC:
         overrides = dict(image.require_topic(resource_name).configs)
-        inherited = BrokerConfigs(static, image.default_broker_configs).topic(_NONE).get
+        inherited = BrokerConfigs(static, image.default_broker_configs).inherited
         table, find = TOPIC_CONFIGS, TOPIC_CONFIGS.get
     elif kind is ResourceType.GROUP:
         overrides = dict(image.group_configs.get(resource_name, _NONE))

@@ -187,6 +187,12 @@ class BrokerConfigs:
                 values[name] = self._overridden(TOPIC_CONFIGS[name], text)
         return MappingProxyType(values)
 
+    def inherited(self, name: str) -> ConfigValue | None:
+        """Returns one topic config as it applies to a topic without overrides. This is cheaper than
+        `topic`, which returns all of them."""
+        definition = TOPIC_CONFIGS.get(name)
+        return None if definition is None else self._inherit(definition)
+
     def settings(self, overrides: Mapping[str, str]) -> TopicSettings:
         return _settings(self.topic(overrides)) if overrides else self._inherited_settings
 

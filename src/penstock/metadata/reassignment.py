@@ -15,7 +15,7 @@ records: one of those may be dead, and its death not yet noticed. Kafka does not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.metadata.decisions import Decision
@@ -80,29 +80,18 @@ def reassign(
     return edits.decision(tuple(answers))
 
 
-def moves_under_way(
-    image: ClusterImage, topic_partitions: Iterable[TopicPartition] | None = None
-) -> tuple[Moving, ...]:
-    """Returns the ongoing reassignments of these partitions, or of all for None. Partitions that do
-    not exist are skipped."""
-    if topic_partitions is None:
-        topic_partitions = (
-            TopicPartition(topic.name, index)
-            for topic in image.topics.values()
-            for index in range(len(topic.partitions))
-        )
-    found = ((name, index, image.partition(name, index)) for name, index in topic_partitions)
-    return tuple(
-        Moving(
-            name,
-            index,
-            each.replicas,
-            each.adding_replicas,
-            each.removing_replicas,
-            tuple(added for added in each.adding_replicas if added in each.isr),
-        )
-        for name, index, each in found
-        if each is not None and each.is_moving
+def move_under_way(image: ClusterImage, where: TopicPartition) -> Moving | None:
+    """Returns the ongoing reassignment of a partition; None if there is none, or no partition."""
+    found = image.partition(*where)
+    if found is None or not found.is_moving:
+        return None
+    return Moving(
+        where.topic,
+        where.partition,
+        found.replicas,
+        found.adding_replicas,
+        found.removing_replicas,
+        tuple(added for added in found.adding_replicas if added in found.isr),
     )
 
 

@@ -15,7 +15,8 @@ import hmac
 import json
 import stringprep
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
@@ -396,26 +397,22 @@ class UserDescription:
     """Mechanism and iterations."""
 
 
-def describe(existing: Credentials, users: Sequence[str] | None) -> tuple[UserDescription, ...]:
+def describe(existing: Credentials, users: Sequence[str] | None) -> Iterator[UserDescription]:
     """Decides on DescribeUserScramCredentials. None or no users means all users."""
-    found: dict[str, list[tuple[ScramMechanism, int]]] = {}
-    for (user, mechanism), credential in sorted(existing.items(), key=lambda item: item[0]):
-        found.setdefault(user, []).append((mechanism, credential.iterations))
-    if not users:
-        return tuple(UserDescription(user, credentials=tuple(each)) for user, each in found.items())
-    counts: dict[str, int] = {}
-    for user in users:
-        counts[user] = counts.get(user, 0) + 1
-    return tuple(_describe_user(user, count, found.get(user)) for user, count in counts.items())
+    counts = Counter(users) if users else dict.fromkeys(sorted({user for user, _ in existing}), 1)
+    return (_describe_user(existing, user, count) for user, count in counts.items())
 
 
-def _describe_user(
-    user: str, count: int, credentials: list[tuple[ScramMechanism, int]] | None
-) -> UserDescription:
+def _describe_user(existing: Credentials, user: str, count: int) -> UserDescription:
+    credentials = [
+        (mechanism, credential.iterations)
+        for mechanism in ScramMechanism
+        if (credential := existing.get((user, mechanism))) is not None
+    ]
     if count > 1:
         text = "the request names this user twice: name each user once"
         return UserDescription(user, ErrorCode.DUPLICATE_RESOURCE, text)
-    if credentials is None:
+    if not credentials:
         text = "this user has no SCRAM credential"
         return UserDescription(user, ErrorCode.RESOURCE_NOT_FOUND, text)
     return UserDescription(user, credentials=tuple(credentials))

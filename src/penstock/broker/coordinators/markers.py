@@ -8,11 +8,12 @@ exactly one answer, even if it has no leader. Retries are up to the coordinator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from penstock.broker.control.cluster_view import ClusterView
+from penstock.broker.cooperative_yield import Steps, at_once, in_slices, slices_of
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.own_txn_appends import append_marker
@@ -95,23 +96,36 @@ class MarkerSender:
         self._connector = connector
         self._links: dict[int, PeerLink[_Item]] = {}
 
-    def send(self, marker: Marker, partitions: Iterable[TopicPartition], tell: Tell) -> None:
+    def send(self, marker: Marker, partitions: Collection[TopicPartition], tell: Tell) -> None:
         """Has the leaders of these partitions write the marker."""
+        steps = self._send(marker, partitions, tell)
+        if len(partitions) <= self._env.slicing.elements:
+            at_once(steps)
+        else:
+            self._spawn(in_slices(steps, slices_of(self._env)))
+
+    def _send(
+        self, marker: Marker, partitions: Iterable[TopicPartition], tell: Tell
+    ) -> Steps[None]:
         by_leader: dict[int, list[TopicPartition]] = {}
+        failed: dict[TopicPartition, ErrorCode] = {}
         for where in partitions:
             partition = self._cluster.image.partition(*where)
             if partition is None:
-                tell({where: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+                failed[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif partition.leader < 0:
-                tell({where: ErrorCode.LEADER_NOT_AVAILABLE})
+                failed[where] = ErrorCode.LEADER_NOT_AVAILABLE
             else:
                 by_leader.setdefault(partition.leader, []).append(where)
+            yield
+        if failed:
+            tell(failed)
         for leader, led in by_leader.items():
-            if leader == self._broker_id:
-                for where in led:
-                    self._writer.write(marker, where, _teller(where, tell))
-            else:
+            if leader != self._broker_id:
                 self._link(leader).put(_Item(marker, tuple(led), tell))
+        for where in by_leader.get(self._broker_id, ()):
+            self._writer.write(marker, where, _teller(where, tell))
+            yield
 
     def _link(self, broker_id: int) -> PeerLink[_Item]:
         link = self._links.get(broker_id)

@@ -10,15 +10,19 @@ request.
 
 If one of the partitions does not exist or the producer may not write to it, none is added: that one
 gets UNKNOWN_TOPIC_OR_PARTITION or TOPIC_AUTHORIZATION_FAILED, and the others
-OPERATION_NOT_ATTEMPTED.
+OPERATION_NOT_ATTEMPTED. The partitions of a large request are added in portions. If one portion
+fails, those before it stay in the transaction, which does no harm: they get a marker, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from copy import copy
+from typing import Final
 
 from penstock.broker.context import RequestContext
+from penstock.broker.handlers.large_requests import topic_portions
 from penstock.broker.handlers.transaction_requests import then
 from penstock.coordination.effects import Now, Token
 from penstock.metadata.model import INTERNAL_TOPICS
@@ -32,6 +36,9 @@ from penstock.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxn
 _BATCHED_SINCE = 4
 _Asked = AddPartitionsToTxnRequest.Transaction
 _Answered = AddPartitionsToTxnResponse.Transaction
+_AnsweredTopic = AddPartitionsToTxnResponse.Topic
+_ADDED_TOGETHER: Final = 2_000
+"""The coordinator writes a record of the whole transaction for each portion."""
 
 
 def handle(
@@ -65,6 +72,58 @@ async def _all(answers: list[_Answered | asyncio.Future[_Answered]]) -> AddParti
 
 
 def _answer(asked: _Asked, context: RequestContext) -> _Answered | asyncio.Future[_Answered]:
+    if sum(len(topic.partitions) for topic in asked.topics) > context.slicing.elements:
+        context.is_large = True
+        return context.spawn(_answer_large(asked, context))
+    flaw_of = _flaw_of(asked, context)
+    if any(flaw_of(topic.name, index) for topic in asked.topics for index in topic.partitions):
+        return _refused(
+            asked, lambda topic, index: flaw_of(topic, index) or ErrorCode.OPERATION_NOT_ATTEMPTED
+        )
+    return _ask(asked, context)
+
+
+async def _answer_large(asked: _Asked, context: RequestContext) -> _Answered:
+    """Does the same in slices, and adds the partitions in portions."""
+    slices = context.slices()
+    flaw_of = _flaw_of(asked, context)
+    codes = {}
+    for topic in asked.topics:
+        for index in topic.partitions:
+            codes[topic.name, index] = flaw_of(topic.name, index)
+            await slices.give()
+    if any(codes.values()):
+        not_attempted = ErrorCode.OPERATION_NOT_ATTEMPTED
+        return _refused(asked, lambda topic, index: codes[topic, index] or not_attempted)
+
+    results: list[_AnsweredTopic] = []
+    for continues, portion in topic_portions(asked.topics, _ADDED_TOGETHER):
+        told = await _ask_some(asked, portion, context)
+        if continues:
+            results[-1].results_by_partition += told.pop(0).results_by_partition
+        results += told
+        await asyncio.sleep(0)
+    return _Answered(asked.transactional_id, results)
+
+
+async def _ask_some(
+    asked: _Asked, topics: list[AddPartitionsToTxnRequest.Topic], context: RequestContext
+) -> list[_AnsweredTopic]:
+    """Returns the answers in the order of these topics, some of which may be named twice."""
+    some = copy(asked)
+    some.topics = topics
+    answer = _ask(some, context)
+    answered = await answer if isinstance(answer, asyncio.Future) else answer
+    codes = {
+        (topic.name, each.partition_index): ErrorCode(each.partition_error_code)
+        for topic in answered.topic_results
+        for each in topic.results_by_partition
+    }
+    return _refused(some, lambda topic, index: codes[topic, index]).topic_results
+
+
+def _flaw_of(asked: _Asked, context: RequestContext) -> Callable[[str, int], ErrorCode]:
+    """Returns a function that says why a partition cannot be added; NONE if it can."""
     image = context.services.image
     forbidden = _forbidden(asked, context)
 
@@ -75,11 +134,10 @@ def _answer(asked: _Asked, context: RequestContext) -> _Answered | asyncio.Futur
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE
 
-    if any(flaw(topic.name, index) for topic in asked.topics for index in topic.partitions):
-        return _refused(
-            asked, lambda topic, index: flaw(topic, index) or ErrorCode.OPERATION_NOT_ATTEMPTED
-        )
+    return flaw
 
+
+def _ask(asked: _Asked, context: RequestContext) -> _Answered | asyncio.Future[_Answered]:
     def step(shard: TransactionShard, token: Token, now: Now) -> list[Effect]:
         may_wait = context.version < _BATCHED_SINCE
         return shard.add_partitions(asked, context.version, token, now, may_wait=may_wait)
@@ -89,7 +147,7 @@ def _answer(asked: _Asked, context: RequestContext) -> _Answered | asyncio.Futur
     except KafkaError as error:
         code = error.code
         return _refused(asked, lambda topic, index: code)
-    return then(reply, _as_answered)
+    return _as_answered(reply.result()) if reply.done() else then(reply, _as_answered)
 
 
 def _forbidden(asked: _Asked, context: RequestContext) -> set[str]:

@@ -31,6 +31,8 @@ COMMIT_CHANGES_MAX: Final = 100
 """etcd accepts 128 operations in a transaction."""
 COMMIT_BYTES_MAX: Final = 1 << 20
 """etcd accepts requests of 1.5 MiB. A single topic near that size is committed alone."""
+MAKES_MAX: Final = 200
+"""The broker serves nothing else while it makes these decisions."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,26 +45,46 @@ async def decide_each(
     Returns when this broker has applied what was committed: a client that has its answer may
     produce to a new topic at once. With `validate_only` the decisions are made but not committed.
     """
-    services = context.services
-    slices = slices_of(services.env)
+    loads = [makes[start : start + MAKES_MAX] for start in range(0, len(makes), MAKES_MAX)]
+    return await decide_loads(context, loads, validate_only=validate_only)
+
+
+async def decide_loads(
+    context: RequestContext, loads: Sequence[Sequence[Make[R]]], *, validate_only: bool
+) -> list[R | Exception]:
+    """Does the same for decisions in loads. Decisions of different loads are never committed
+    together, and the broker serves other requests between two loads."""
+    slices = slices_of(context.services.env)
     outcomes: list[R | Exception] = []
-    while len(outcomes) < len(makes):
-        some = partial(_as_many_as_fit, makes[len(outcomes) :])
-        if validate_only:
-            # The image may change between two portions, as it may change before the client's next
-            # request.
-            outcomes += some(services.image).result
+    failure: KafkaError | None = None
+    for load in loads:
+        left = load
+        while left and failure is None:
+            try:
+                made = await _decide(context, left, validate_only=validate_only)
+            except (KafkaError, StoreError, TimeoutError) as error:
+                # The rest would fail in the same way: another broker is the controller, say.
+                failure = _of_the_store(error)
+            else:
+                outcomes += made
+                left = left[len(made) :]
             await slices.give()
-            continue
-        try:
-            outcomes += await services.controller.decide(some)
-        except (KafkaError, StoreError, TimeoutError) as error:
-            # The rest would fail in the same way: another broker is the controller, for example.
-            failure = _of_the_store(error)
-            outcomes += [failure] * (len(makes) - len(outcomes))
+        if failure is not None:
+            outcomes += [failure] * len(left)
     if not validate_only:
-        await services.replicas.settled()
+        await context.services.replicas.settled()
     return outcomes
+
+
+async def _decide(
+    context: RequestContext, makes: Sequence[Make[R]], *, validate_only: bool
+) -> list[R | Exception]:
+    """Makes as many decisions as fit into one commit, and commits them unless only validated."""
+    if validate_only:
+        # The image may change between two portions, as it may change before the client's next
+        # request.
+        return _as_many_as_fit(makes, context.services.image).result
+    return await context.services.controller.decide(partial(_as_many_as_fit, makes))
 
 
 def _as_many_as_fit(makes: Sequence[Make[R]], image: ClusterImage) -> Decision[list[R | Exception]]:

@@ -15,6 +15,7 @@ from functools import partial
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.config_requests import alter_each
+from penstock.broker.handlers.large_requests import one_by_one
 from penstock.metadata.config_changes import alter_configs
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
@@ -33,14 +34,15 @@ async def _run(request: AlterConfigsRequest, context: RequestContext) -> AlterCo
     outcomes = await alter_each(
         context, request.resources, alter, validate_only=request.validate_only
     )
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResponse.Resource(
-                code, words, resource.resource_type, resource.resource_name
-            )
-            for resource, (code, words) in zip(request.resources, outcomes, strict=True)
-        ]
-    )
+    pairs = zip(request.resources, outcomes, strict=True)
+    responses = await one_by_one(lambda pair: _answer(*pair), pairs, context.slices())
+    return AlterConfigsResponse(responses=responses)
+
+
+def _answer(
+    resource: AlterConfigsRequest.Resource, outcome: tuple[int, str | None]
+) -> AlterConfigsResponse.Resource:
+    return AlterConfigsResponse.Resource(*outcome, resource.resource_type, resource.resource_name)
 
 
 def _alter(

@@ -9,11 +9,12 @@ on its own; one that is named twice is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers.admin_requests import error_of, repeated
-from penstock.broker.handlers.partition_requests import decide_by_topic
+from penstock.broker.cooperative_yield import Steps, in_slices
+from penstock.broker.handlers.admin_requests import error_of
+from penstock.broker.handlers.partition_requests import Portion, decide_by_topic
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.reassignment import Move, MoveAnswer, reassign
@@ -35,18 +36,11 @@ def handle(
 async def _run(
     request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    asked: dict[str, list[Move]] = {}
-    for topic in request.topics:
-        asked.setdefault(topic.name, []).extend(
-            Move(
-                topic.name,
-                part.partition_index,
-                None if part.replicas is None else tuple(part.replicas),
-            )
-            for part in topic.partitions
-        )
-    twice = repeated((move.topic, move.index) for moves in asked.values() for move in moves)
+    slices = context.slices()
+    asked, twice = await in_slices(_asked(request), slices)
     static = context.services.controller.static
+    count = sum(len(moves) for moves in asked.values())
+    context.is_large = context.is_large or count > context.slicing.elements
 
     def make(moves: Sequence[Move], image: ClusterImage) -> Decision[tuple[MoveAnswer, ...]]:
         return reassign(
@@ -56,29 +50,62 @@ async def _run(
             static=static,
         )
 
-    decided = await decide_by_topic(context, asked, make)
-    response = AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
+    decided = await decide_by_topic(context, asked, lambda move: move.index, make)
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_message=None,
+        responses=await in_slices(_answers(asked, decided), slices),
     )
-    for topic_name, moves in asked.items():
-        answers = _answers(moves, decided[topic_name])
-        response.responses.append(AlterPartitionReassignmentsResponse.Topic(topic_name, answers))
-    return response
+
+
+def _asked(
+    request: AlterPartitionReassignmentsRequest,
+) -> Steps[tuple[dict[str, list[Move]], set[tuple[str, int]]]]:
+    """Returns the moves by topic, and the partitions that are named more than once."""
+    asked: dict[str, list[Move]] = {}
+    seen: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        moves = asked.setdefault(topic.name, [])
+        for part in topic.partitions:
+            replicas = None if part.replicas is None else tuple(part.replicas)
+            move = Move(topic.name, part.partition_index, replicas)
+            identity = (move.topic, move.index)
+            if identity in seen:
+                twice.add(identity)
+            seen.add(identity)
+            moves.append(move)
+            yield
+    return asked, twice
 
 
 def _answers(
-    moves: Sequence[Move], outcome: tuple[MoveAnswer, ...] | Exception
-) -> list[AlterPartitionReassignmentsResponse.Partition]:
-    failed = ErrorCode.INVALID_REQUEST, "The request names the partition more than once."
-    answered: dict[int, tuple[ErrorCode, str | None]] = {}
-    if isinstance(outcome, Exception):
-        failed = error_of(outcome)
-    else:
-        answered = {each.index: _worded(each) for each in outcome}
-    return [
-        AlterPartitionReassignmentsResponse.Partition(index, *answered.get(index, failed))
-        for index in dict.fromkeys(move.index for move in moves)
-    ]
+    asked: Mapping[str, Sequence[Move]],
+    decided: Sequence[tuple[Portion[Move], tuple[MoveAnswer, ...] | Exception]],
+) -> Steps[list[AlterPartitionReassignmentsResponse.Topic]]:
+    """Answers each partition once, in the order of the request."""
+    repeated = ErrorCode.INVALID_REQUEST, "The request names the partition more than once."
+    codes: dict[tuple[str, int], tuple[ErrorCode, str | None]] = {}
+    for portion, outcome in decided:
+        if isinstance(outcome, Exception):
+            for move in portion.wanted:
+                codes[move.topic, move.index] = error_of(outcome)
+                yield
+        else:
+            for each in outcome:
+                codes[each.topic, each.index] = _worded(each)
+                yield
+    answers = []
+    for topic, moves in asked.items():
+        parts: dict[int, AlterPartitionReassignmentsResponse.Partition] = {}
+        for move in moves:
+            code, words = codes.get((topic, move.index), repeated)
+            parts[move.index] = AlterPartitionReassignmentsResponse.Partition(
+                move.index, code, words
+            )
+            yield
+        answers.append(AlterPartitionReassignmentsResponse.Topic(topic, [*parts.values()]))
+    return answers
 
 
 def _worded(answer: MoveAnswer) -> tuple[ErrorCode, str | None]:

@@ -6,8 +6,12 @@ LOG_DIR_NOT_FOUND. The versions differ in their encoding only.
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.broker.context import RequestContext, Services
+from penstock.broker.cooperative_yield import Steps
 from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.handlers.large_requests import answered
 from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
@@ -15,18 +19,24 @@ from penstock.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDi
 
 def handle(
     request: AlterReplicaLogDirsRequest, context: RequestContext
-) -> AlterReplicaLogDirsResponse:
+) -> AlterReplicaLogDirsResponse | asyncio.Future[AlterReplicaLogDirsResponse]:
     context.require_cluster(AclOperation.ALTER)
+    count = sum(len(topic.partitions) for each in request.dirs for topic in each.topics)
+    return answered(context, _answers(request, context.services), count)
+
+
+def _answers(
+    request: AlterReplicaLogDirsRequest, services: Services
+) -> Steps[AlterReplicaLogDirsResponse]:
     response = AlterReplicaLogDirsResponse()
     for directory in request.dirs:
         for topic in directory.topics:
-            answers = [
-                AlterReplicaLogDirsResponse.Partition(
-                    index, _moved(context.services, directory.path, topic.name, index)
-                )
-                for index in topic.partitions
-            ]
-            response.results.append(AlterReplicaLogDirsResponse.Topic(topic.name, answers))
+            answer = AlterReplicaLogDirsResponse.Topic(topic.name)
+            response.results.append(answer)
+            for index in topic.partitions:
+                code = _moved(services, directory.path, topic.name, index)
+                answer.partitions.append(AlterReplicaLogDirsResponse.Partition(index, code))
+                yield
     return response
 
 

@@ -1,7 +1,8 @@
 """AlterShareGroupOffsets, version 0: sets where a share group without members begins to read.
 
 The client needs READ on the group and on the topics. Topics that it may not read are refused one by
-one. The group is created if there is none.
+one. The group is created if there is none. A large request is carried out in portions: if one
+fails, those before it stay, and the client may send the request again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask, forbidden_topics
+from penstock.broker.handlers.large_requests import ask_in_portions
 from penstock.groups.error_responses import refuse
 from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
@@ -31,12 +33,24 @@ async def _altered(
 ) -> AlterShareGroupOffsetsResponse:
     names = [topic.topic_name for topic in request.topics]
     forbidden = forbidden_topics(context, AclOperation.READ, names)
-    allowed = AlterShareGroupOffsetsRequest(
-        request.group_id, [each for each in request.topics if each.topic_name not in forbidden]
-    )
-    answer = ask(context, request.group_id, allowed, lambda shard: shard.alter_share_offsets)
-    response: AlterShareGroupOffsetsResponse
-    response = await answer if isinstance(answer, asyncio.Future) else answer
+    allowed = [each for each in request.topics if each.topic_name not in forbidden]
+    response = AlterShareGroupOffsetsResponse()
+
+    async def ask_some(
+        topics: list[AlterShareGroupOffsetsRequest.Topic],
+    ) -> list[AlterShareGroupOffsetsResponse.TopicResponse] | None:
+        nonlocal response
+        some = AlterShareGroupOffsetsRequest(request.group_id, topics)
+        answer = ask(context, request.group_id, some, lambda shard: shard.alter_share_offsets)
+        response = await answer if isinstance(answer, asyncio.Future) else answer
+        return None if response.error_code else response.responses
+
+    if allowed:
+        topics = await ask_in_portions(allowed, ask_some, context.slicing)
+    else:
+        topics = await ask_some(allowed)
+    if topics is not None:
+        response.responses = topics
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if not response.error_code:
         response.responses += [

@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.handlers.admin_requests import decide_each, error_of, repeated
+from penstock.broker.handlers.large_requests import one_by_one
 from penstock.metadata.config_changes import ResourceType
 from penstock.metadata.dead_letter_configs import DEAD_LETTER_TOPIC
 from penstock.metadata.decisions import Decision
@@ -61,10 +62,15 @@ async def alter_each(
 
         return decide
 
-    made = await decide_each(
-        context, [make(resource) for resource in resources], validate_only=validate_only
-    )
-    return [error_of(each) if isinstance(each, Exception) else (0, None) for each in made]
+    slices = context.slices()
+    context.is_large = context.is_large or len(resources) > context.slicing.elements
+    makes = await one_by_one(make, resources, slices)
+    made = await decide_each(context, makes, validate_only=validate_only)
+    return await one_by_one(_code_of, made, slices)
+
+
+def _code_of(outcome: Mapping[str, str] | Exception) -> tuple[int, str | None]:
+    return error_of(outcome) if isinstance(outcome, Exception) else (ErrorCode.NONE, None)
 
 
 def require_configs(context: RequestContext, operation: AclOperation, resource: _Resource) -> None:

@@ -25,6 +25,7 @@ from penstock.broker.handlers.admin_requests import (
     error_of,
     repeated,
 )
+from penstock.broker.handlers.large_requests import one_by_one
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import INTERNAL_TOPICS, Topic
@@ -46,20 +47,25 @@ def handle(
 async def _run(
     request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
+    slices = context.slices()
+    context.is_large = context.is_large or len(request.topics) > context.slicing.elements
     twice = repeated(topic.name for topic in request.topics)
+    await slices.give()
     wanted = {topic.name: topic for topic in request.topics}
-    made = await decide_each(
-        context,
-        [_maker(topic, topic.name in twice, context) for topic in wanted.values()],
-        validate_only=request.validate_only,
+    makes = await one_by_one(
+        lambda topic: _maker(topic, topic.name in twice, context), wanted.values(), slices
     )
-    response = CreatePartitionsResponse()
-    for name, outcome in zip(wanted, made, strict=True):
-        answer = CreatePartitionsResponse.Topic(name)
-        if isinstance(outcome, Exception):
-            answer.error_code, answer.error_message = error_of(outcome)
-        response.results.append(answer)
-    return response
+    made = await decide_each(context, makes, validate_only=request.validate_only)
+    outcomes = zip(wanted, made, strict=True)
+    results = await one_by_one(lambda each: _answer(*each), outcomes, slices)
+    return CreatePartitionsResponse(results=results)
+
+
+def _answer(name: str, outcome: Topic | Exception) -> CreatePartitionsResponse.Topic:
+    answer = CreatePartitionsResponse.Topic(name)
+    if isinstance(outcome, Exception):
+        answer.error_code, answer.error_message = error_of(outcome)
+    return answer
 
 
 def _maker(

@@ -22,7 +22,9 @@ def handle(
     request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse | asyncio.Future[DescribeLogDirsResponse]:
     context.require_cluster(AclOperation.DESCRIBE)
-    return answered(context, _described(request, context), len(context.services.replicas))
+    asked = sum(len(topic.partitions) for topic in request.topics or ())
+    count = max(asked, len(context.services.replicas))
+    return answered(context, _described(request, context), count)
 
 
 def _described(
@@ -36,16 +38,19 @@ def _described(
     except OSError:
         directory.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     else:
-        directory.topics = yield from _topics(services, _wanted(request))
+        directory.topics = yield from _topics(services, (yield from _wanted(request)))
     return DescribeLogDirsResponse(results=[directory])
 
 
-def _wanted(request: DescribeLogDirsRequest) -> set[TopicPartition] | None:
+def _wanted(request: DescribeLogDirsRequest) -> Steps[set[TopicPartition] | None]:
     if request.topics is None:
         return None
-    return {
-        TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions
-    }
+    wanted = set()
+    for topic in request.topics:
+        for index in topic.partitions:
+            wanted.add(TopicPartition(topic.topic, index))
+            yield
+    return wanted
 
 
 def _topics(

@@ -10,9 +10,12 @@ Version 2 also returns the voters' controller endpoints: here that is the broker
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from penstock.broker.context import RequestContext
+from penstock.broker.cooperative_yield import Steps
+from penstock.broker.handlers.large_requests import answered
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import Controller
 from penstock.security.acls import AclOperation
@@ -24,21 +27,25 @@ _LISTENER: Final = "PLAINTEXT"
 _UNKNOWN: Final = -1
 
 
-def handle(request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
+def handle(
+    request: DescribeQuorumRequest, context: RequestContext
+) -> DescribeQuorumResponse | asyncio.Future[DescribeQuorumResponse]:
     context.require_cluster(AclOperation.DESCRIBE)
+    count = sum(len(topic.partitions) for topic in request.topics)
+    return answered(context, _described(request, context), count)
+
+
+def _described(
+    request: DescribeQuorumRequest, context: RequestContext
+) -> Steps[DescribeQuorumResponse]:
+    response = DescribeQuorumResponse()
+    for topic in request.topics:
+        described = DescribeQuorumResponse.Topic(topic.topic_name)
+        response.topics.append(described)
+        for each in topic.partitions:
+            described.partitions.append(_answer(topic.topic_name, each.partition_index, context))
+            yield
     image = context.services.image
-    response = DescribeQuorumResponse(
-        topics=[
-            DescribeQuorumResponse.Topic(
-                topic.topic_name,
-                [
-                    _answer(topic.topic_name, each.partition_index, context)
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
     controller = image.controller
     if context.version >= 2 and controller is not None and controller.broker_id in image.brokers:
         broker = image.brokers[controller.broker_id]

@@ -14,7 +14,9 @@ import asyncio
 from typing import Final
 
 from penstock.broker.context import RequestContext
+from penstock.broker.cooperative_yield import Steps
 from penstock.broker.handlers.fresh_topics import with_fresh_topics
+from penstock.broker.handlers.large_requests import answered
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import INTERNAL_TOPICS, NO_LEADER, Topic
 from penstock.metadata.topics import validate_topic_name
@@ -28,26 +30,29 @@ PARTITIONS_MAX: Final = 2000
 def handle(
     request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> DescribeTopicPartitionsResponse | asyncio.Future[DescribeTopicPartitionsResponse]:
+    count = len(request.topics) or min(PARTITIONS_MAX, len(context.services.image.topics))
     return with_fresh_topics(
         context,
-        [
+        (
             topic.name
             for topic in request.topics
             if context.may_topic(AclOperation.DESCRIBE, topic.name, audited=False)
-        ],
-        lambda: _answered(request, context),
+        ),
+        lambda: answered(context, _answered(request, context), count),
     )
 
 
 def _answered(
     request: DescribeTopicPartitionsRequest, context: RequestContext
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[DescribeTopicPartitionsResponse]:
     image = context.services.image
     first_topic, first_partition = _start(request)
     names = {topic.name for topic in request.topics} or set(image.topics)
+    yield
     response = DescribeTopicPartitionsResponse()
     room = max(1, min(PARTITIONS_MAX, request.response_partition_limit))
     for name in sorted(name for name in names if name >= first_topic):
+        yield
         if room == 0:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(name, 0)
             break

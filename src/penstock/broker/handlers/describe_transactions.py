@@ -5,7 +5,11 @@ A coordinator answers only for its own ids. Topics that the client may not descr
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.broker.context import RequestContext
+from penstock.broker.cooperative_yield import Steps
+from penstock.broker.handlers.large_requests import answered
 from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -13,10 +17,18 @@ from penstock.wire.messages import DescribeTransactionsRequest, DescribeTransact
 
 def handle(
     request: DescribeTransactionsRequest, context: RequestContext
-) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
-        transaction_states=[_describe(each, context) for each in request.transactional_ids]
-    )
+) -> DescribeTransactionsResponse | asyncio.Future[DescribeTransactionsResponse]:
+    return answered(context, _described(request, context), len(request.transactional_ids))
+
+
+def _described(
+    request: DescribeTransactionsRequest, context: RequestContext
+) -> Steps[DescribeTransactionsResponse]:
+    response = DescribeTransactionsResponse()
+    for each in request.transactional_ids:
+        response.transaction_states.append(_describe(each, context))
+        yield
+    return response
 
 
 def _describe(

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.broker.context import RequestContext
+from penstock.broker.cooperative_yield import Steps, in_slices
 from penstock.broker.handlers.admin_requests import error_of
-from penstock.broker.handlers.partition_requests import decide_by_topic
+from penstock.broker.handlers.partition_requests import Portion, decide_by_topic
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.preferred import Election, elect
@@ -54,40 +55,59 @@ async def _run(request: ElectLeadersRequest, context: RequestContext) -> ElectLe
             image, topic_partitions, unclean=unclean, stopping=image.stopping, static=static
         )
 
-    wanted = _wanted(request, context.services.image)
-    decided = await decide_by_topic(context, wanted, make)
-    response = ElectLeadersResponse()
-    for topic, outcome in decided.items():
+    slices = context.slices()
+    wanted = await in_slices(_wanted(request, context.services.image), slices)
+    count = sum(len(each) for each in wanted.values())
+    context.is_large = context.is_large or count > context.slicing.elements
+    decided = await decide_by_topic(context, wanted, lambda each: each.partition, make)
+    del wanted
+    return await in_slices(_response(decided, is_for_all=request.topic_partitions is None), slices)
+
+
+def _wanted(
+    request: ElectLeadersRequest, image: ClusterImage
+) -> Steps[dict[str, Sequence[TopicPartition]]]:
+    """Returns the partitions by topic, each of them once."""
+    wanted: dict[str, dict[TopicPartition, None]] = {}
+    if request.topic_partitions is None:
+        asked: list[tuple[str, Sequence[int]]] = [
+            (topic.name, range(len(topic.partitions))) for topic in image.topics.values()
+        ]
+    else:
+        asked = [(topic.topic, topic.partitions) for topic in request.topic_partitions]
+    for name, indexes in asked:
+        those = wanted.setdefault(name, {})
+        for index in indexes:
+            those[TopicPartition(name, index)] = None
+            yield
+    return {name: [*those] for name, those in wanted.items()}
+
+
+def _response(
+    decided: list[tuple[Portion[TopicPartition], tuple[Election, ...] | Exception]],
+    *,
+    is_for_all: bool,
+) -> Steps[ElectLeadersResponse]:
+    """Takes the portions out of `decided`: freeing all of them at once would take long."""
+    topics: dict[str, ElectLeadersResponse.Topic] = {}
+    decided.reverse()
+    while decided:
+        portion, outcome = decided.pop()
+        results = []
         if isinstance(outcome, Exception):
             code, words = error_of(outcome)
-            results = [_result(index, code, words) for _, index in wanted[topic]]
+            for _, index in portion.wanted:
+                results.append(_result(index, code, words))
+                yield
         else:
-            results = [
-                _result(each.index, each.error, each.message)
-                for each in outcome
-                if request.topic_partitions is not None
-                or each.error != ErrorCode.ELECTION_NOT_NEEDED
-            ]
+            for each in outcome:
+                if not (is_for_all and each.error == ErrorCode.ELECTION_NOT_NEEDED):
+                    results.append(_result(each.index, each.error, each.message))
+                yield
         if results:
-            response.replica_election_results.append(ElectLeadersResponse.Topic(topic, results))
-    return response
-
-
-def _wanted(request: ElectLeadersRequest, image: ClusterImage) -> dict[str, list[TopicPartition]]:
-    if request.topic_partitions is None:
-        return {
-            topic.name: [
-                TopicPartition(topic.name, index) for index in range(len(topic.partitions))
-            ]
-            for topic in image.topics.values()
-        }
-    wanted: dict[str, dict[TopicPartition, None]] = {}
-    for topic in request.topic_partitions:
-        topic_partitions = wanted.setdefault(topic.topic, {})
-        topic_partitions.update(
-            dict.fromkeys(TopicPartition(topic.topic, index) for index in topic.partitions)
-        )
-    return {topic: [*topic_partitions] for topic, topic_partitions in wanted.items()}
+            topic = topics.setdefault(portion.topic, ElectLeadersResponse.Topic(portion.topic, []))
+            topic.partition_result += results
+    return ElectLeadersResponse(replica_election_results=[*topics.values()])
 
 
 def _result(index: int, code: ErrorCode, words: str | None) -> ElectLeadersResponse.Partition:

@@ -10,11 +10,14 @@ may ask for that.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext, Services
+from penstock.broker.cooperative_yield import Steps
 from penstock.broker.coordinators.share_keys import is_share_key
+from penstock.broker.handlers.large_requests import answered
 from penstock.broker.handlers.topic_creation import (
     create_offsets_topic,
     create_share_state_topic,
@@ -44,12 +47,11 @@ _KINDS: Final = {
 }
 
 
-def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+def handle(
+    request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse | asyncio.Future[FindCoordinatorResponse]:
     if context.version >= 4:
-        found = [
-            _find(key, request.key_type, context) for key in dict.fromkeys(request.coordinator_keys)
-        ]
-        return FindCoordinatorResponse(coordinators=found, error_message=None)
+        return answered(context, _found(request, context), len(request.coordinator_keys))
     one = _find(request.key, request.key_type, context)
     return FindCoordinatorResponse(
         error_code=one.error_code,
@@ -58,6 +60,16 @@ def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoor
         host=one.host,
         port=one.port,
     )
+
+
+def _found(
+    request: FindCoordinatorRequest, context: RequestContext
+) -> Steps[FindCoordinatorResponse]:
+    response = FindCoordinatorResponse(error_message=None)
+    for key in dict.fromkeys(request.coordinator_keys):
+        response.coordinators.append(_find(key, request.key_type, context))
+        yield
+    return response
 
 
 def _find(key: str, key_type: int, context: RequestContext) -> FindCoordinatorResponse.Coordinator:

@@ -50,6 +50,7 @@ async def _run(
     kept = [each for each in request.resources if each.resource_type != _LOGGER]
     outcomes = iter(await alter_each(context, kept, alter, validate_only=request.validate_only))
     response = IncrementalAlterConfigsResponse()
+    slices = context.slices()
     for resource in request.resources:
         if resource.resource_type == _LOGGER:
             code, words = _alter_levels(context, resource, request.validate_only)
@@ -60,6 +61,7 @@ async def _run(
                 code, words, resource.resource_type, resource.resource_name
             )
         )
+        await slices.give()
     return response
 
 

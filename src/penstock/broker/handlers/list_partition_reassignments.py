@@ -7,8 +7,13 @@ either.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 from penstock.broker.context import RequestContext
-from penstock.metadata.reassignment import moves_under_way
+from penstock.broker.cooperative_yield import Steps
+from penstock.broker.handlers.large_requests import answered
+from penstock.metadata.reassignment import move_under_way
 from penstock.security.acls import AclOperation
 from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import (
@@ -19,21 +24,35 @@ from penstock.wire.messages import (
 
 def handle(
     request: ListPartitionReassignmentsRequest, context: RequestContext
-) -> ListPartitionReassignmentsResponse:
+) -> ListPartitionReassignmentsResponse | asyncio.Future[ListPartitionReassignmentsResponse]:
     context.require_cluster(AclOperation.DESCRIBE)
-    asked = None
-    if request.topics is not None:
-        asked = dict.fromkeys(
-            TopicPartition(topic.name, index)
-            for topic in request.topics
-            for index in topic.partition_indexes
-        )
+    image = context.services.image
+    if request.topics is None:
+        asked: list[tuple[str, Sequence[int]]] = [
+            (topic.name, range(len(topic.partitions))) for topic in image.topics.values()
+        ]
+    else:
+        asked = [(topic.name, topic.partition_indexes) for topic in request.topics]
+    return answered(context, _listed(asked, context), sum(len(indexes) for _, indexes in asked))
+
+
+def _listed(
+    asked: Sequence[tuple[str, Sequence[int]]], context: RequestContext
+) -> Steps[ListPartitionReassignmentsResponse]:
     topics: dict[str, ListPartitionReassignmentsResponse.Topic] = {}
-    for each in moves_under_way(context.services.image, asked):
-        topic = topics.setdefault(each.topic, ListPartitionReassignmentsResponse.Topic(each.topic))
-        topic.partitions.append(
-            ListPartitionReassignmentsResponse.Partition(
-                each.index, list(each.replicas), list(each.adding), list(each.removing)
+    seen: set[TopicPartition] = set()
+    for name, indexes in asked:
+        for index in indexes:
+            yield
+            identity = TopicPartition(name, index)
+            moving = move_under_way(context.services.image, identity)
+            if moving is None or identity in seen:
+                continue
+            seen.add(identity)
+            topic = topics.setdefault(name, ListPartitionReassignmentsResponse.Topic(name))
+            topic.partitions.append(
+                ListPartitionReassignmentsResponse.Partition(
+                    index, list(moving.replicas), list(moving.adding), list(moving.removing)
+                )
             )
-        )
     return ListPartitionReassignmentsResponse(error_message=None, topics=[*topics.values()])

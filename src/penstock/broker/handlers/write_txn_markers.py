@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
+from penstock.broker.cooperative_yield import Slices, Steps, at_once, in_slices
 from penstock.security.acls import AclOperation
 from penstock.topic_partition import TopicPartition
 from penstock.txns.effects import Marker
@@ -22,10 +23,21 @@ class _Writing:
 
     def __init__(self) -> None:
         self.response = WriteTxnMarkersResponse()
-        self.future: asyncio.Future[WriteTxnMarkersResponse] | None = None
-        self.left = 0
+        self._future: asyncio.Future[WriteTxnMarkersResponse] | None = None
+        self._left = 0
 
-    def write(self, asked: WriteTxnMarkersRequest.Marker, context: RequestContext) -> None:
+    def write(
+        self, request: WriteTxnMarkersRequest, context: RequestContext
+    ) -> Steps[WriteTxnMarkersResponse | asyncio.Future[WriteTxnMarkersResponse]]:
+        """Writes all markers. Returns the response, or a future of it until they are committed."""
+        for marker in request.markers:
+            yield from self._write(marker, context)
+        if not self._left:
+            return self.response
+        self._future = asyncio.get_running_loop().create_future()
+        return self._future
+
+    def _write(self, asked: WriteTxnMarkersRequest.Marker, context: RequestContext) -> Steps[None]:
         marker = Marker(
             asked.producer_id,
             asked.producer_epoch,
@@ -41,17 +53,15 @@ class _Writing:
             for index in topic.partition_indexes:
                 answer = WriteTxnMarkersResponse.Partition(index)
                 answered.partitions.append(answer)
-                self.left += 1
+                self._left += 1
                 where = TopicPartition(topic.name, index)
-                context.services.marker_writer.write(marker, where, self._teller(answer))
-
-    def _teller(self, answer: WriteTxnMarkersResponse.Partition) -> _Teller:
-        return _Teller(self, answer)
+                context.services.marker_writer.write(marker, where, _Teller(self, answer))
+                yield
 
     def one_less(self) -> None:
-        self.left -= 1
-        if not self.left and self.future is not None and not self.future.done():
-            self.future.set_result(self.response)
+        self._left -= 1
+        if not self._left and self._future is not None and not self._future.done():
+            self._future.set_result(self.response)
 
 
 class _Teller:
@@ -71,13 +81,19 @@ def handle(
 ) -> WriteTxnMarkersResponse | asyncio.Future[WriteTxnMarkersResponse]:
     if not context.may_cluster(AclOperation.ALTER, audited=False):
         context.require_cluster(AclOperation.CLUSTER_ACTION)
-    writing = _Writing()
-    for marker in request.markers:
-        writing.write(marker, context)
-    if not writing.left:
-        return writing.response
-    writing.future = asyncio.get_running_loop().create_future()
-    return writing.future
+    count = sum(len(topic.partition_indexes) for each in request.markers for topic in each.topics)
+    steps = _Writing().write(request, context)
+    if count <= context.slicing.elements:
+        return at_once(steps)
+    context.is_large = True
+    return context.spawn(_in_slices(steps, context.slices()))
+
+
+async def _in_slices(
+    steps: Steps[WriteTxnMarkersResponse | asyncio.Future[WriteTxnMarkersResponse]], slices: Slices
+) -> WriteTxnMarkersResponse:
+    written = await in_slices(steps, slices)
+    return await written if isinstance(written, asyncio.Future) else written
 
 
 def refuse(
