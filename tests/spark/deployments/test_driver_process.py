@@ -16,7 +16,7 @@ from penstock.spark.deployments import driver_process
 from penstock.spark.deployments.driver_log import FILE_NAME, LINES_MAX, DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess, DriverStart
 from penstock.spark.pipelines.driver_control import LEASE_ENDED
-from penstock.spark.pipelines.process_session import memory_by_session, processes
+from penstock.spark.pipelines.process_session import memory_of, processes
 from penstock.testing.slowness import patient
 
 WAIT_S = 60.0
@@ -122,7 +122,7 @@ def test_a_driver_is_assigned_runs_rounds_and_stops(folder: Path) -> None:
         running.driver.send({"round": True})
         await running.event("waiting")
         pid = running.driver.pid
-        assert pid is not None and memory_by_session()[pid] > 1 << 20
+        assert pid is not None and memory_of([pid])[pid] > 1 << 20
         child = running.events[0]["child"]
         assert is_alive(child)
         running.driver.send({"stop": "soon"})

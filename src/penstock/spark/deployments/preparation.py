@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from penstock.client.errors import ClientError
 from penstock.ports import Clock, Executor
@@ -111,8 +112,8 @@ class Preparation:
         self._secrets = secrets
         self.archives = ClassArchives(folder.path / "class-archives")
         self._environments = Environments(folder.environments(), executor, clock, worker)
-        self._locks: dict[str, asyncio.Lock] = {}
-        """Of each pipeline: it may have two drivers, which share the folder of its files."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of each pipeline that is prepared now: it may have two drivers, which share the folder of its files."""
 
     async def prepare(
         self, deployment: Deployment, version: Version, tell: Callable[[str], None]
@@ -129,6 +130,7 @@ class Preparation:
                 known = [version, *self._catalog.versions_of(version.name)]
                 kept = {self._folder.files(each).name for each in known}
                 await self._executor.run(lambda: self._folder.drop_files(version.name, kept))
+                await self._executor.run(lambda: self._folder.mark_used(version.name))
             await self._executor.run(lambda: _check_entry(root, version))
             python = await self._environments.python(root, version.archive, tell)
             return await self._executor.run(lambda: self._on_thread(deployment, version, python))
