@@ -133,6 +133,39 @@ def test_a_driver_is_assigned_runs_rounds_and_stops(folder: Path) -> None:
     asyncio.run(main())
 
 
+ODD = """
+import os, sys
+os.write(int(sys.argv[sys.argv.index("--events") + 1]), b'''LINES''')
+"""
+
+
+def test_odd_events_are_logged_and_left_out(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a driver writes, its later events are read."""
+    odd = ['[]', '1', 'null', '"text"', '{}', '{"event": 7}', "no JSON", "[" * 20_000, "\\xff"]
+    wrong = ['{"event": "refused"}', '{"event": "lag", "lag": NaN}']
+    lines = [*odd, *wrong, '{"event": "end", "state": "STOPPED"}', '{"event": "half']
+    code = ODD.replace("LINES", "\\n".join(lines))
+    (folder / "fake_driver.py").write_text(code)
+
+    async def main() -> None:
+        running = Running(folder)
+
+        def on_event(event: Any) -> None:
+            if event["event"] == "refused":
+                raise KeyError("text")
+            running.events.append(event)
+
+        running.driver.on_event = on_event
+        assert await running.ended() == 0
+        assert running.events == [{"event": "end", "state": "STOPPED"}]
+
+    asyncio.run(main())
+    (told,) = [each.getMessage() for each in caplog.records]
+    assert "event that cannot be used" in told and "[]" in told
+
+
 def test_a_driver_that_is_killed_leaves_nothing_behind(folder: Path) -> None:
     async def main() -> None:
         running = Running(folder)

@@ -205,3 +205,23 @@ def test_the_last_words_of_a_driver_are_in_the_log_when_its_worker_has_left(
         assert cluster.catalog.statuses["copy"].run["state"] == "STOPPED"
 
     run(broker, main)
+
+
+def test_a_pipeline_that_is_deleted_is_forgotten(broker: Broker, tmp_path: Path) -> None:
+    """Also if its worker had given it up before: the worker stays as small as it was."""
+
+    async def main(cluster: Cluster) -> None:
+        await cluster.catalog.deploy(version(tmp_path))
+        async with running_worker(broker, tmp_path / "data") as running:
+            worker = running.worker
+            await cluster.status("copy", lambda status: status.good_version == 1)
+            await cluster.catalog.delete("copy")
+            await until(lambda: not worker.pipelines and not worker._running)
+            await until(lambda: not worker._catalog.statuses["copy"].run)
+            assert not worker._preparation._locks
+            # As if it had been given up before it was deleted.
+            worker.take("gone")
+            await worker.pipelines["gone"].give_up()
+            await until(lambda: not worker.pipelines and not worker._running)
+
+    run(broker, main)

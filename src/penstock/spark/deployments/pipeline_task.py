@@ -28,7 +28,7 @@ from penstock.spark.deployments.phase import Phase
 from penstock.spark.deployments.pipeline_part import Part, Rounds
 from penstock.spark.deployments.preparation import NotPreparable, PreparationTasks, PreparedVersion
 from penstock.spark.deployments.preview_server import PreviewDesk
-from penstock.spark.deployments.previews import Preview, PreviewRequest, table_named
+from penstock.spark.deployments.previews import Preview, PreviewRequest, refused, table_named
 from penstock.spark.deployments.logged_errors import WRITE_ERRORS
 from penstock.spark.deployments.starting import is_starting
 from penstock.spark.deployments.status_writer import StatusWriter
@@ -444,8 +444,8 @@ class PipelineTask:
         table = table_named(self.view.graph, request.node)
         if self._driver is None:
             found = Preview(error="the pipeline has no driver now: rows are shown while it runs")
-        elif not table:
-            found = Preview(error=f"{request.node} is not a table of this pipeline")
+        elif why := refused(self.view.graph, request):
+            found = Preview(error=why)
         else:
             found = await self._previews.ask(self._driver.send, request, table)
         outcome = "error" if found.error else "rows"
