@@ -139,11 +139,9 @@ os.write(int(sys.argv[sys.argv.index("--events") + 1]), b'''LINES''')
 """
 
 
-def test_odd_events_are_logged_and_left_out(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_odd_events_are_logged_and_left_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a driver writes, its later events are read."""
-    odd = ['[]', '1', 'null', '"text"', '{}', '{"event": 7}', "no JSON", "[" * 20_000, "\\xff"]
+    odd = ["[]", "1", "null", '"text"', "{}", '{"event": 7}', "no JSON", "[" * 20_000, "\\xff"]
     wrong = ['{"event": "refused"}', '{"event": "lag", "lag": NaN}']
     lines = [*odd, *wrong, '{"event": "end", "state": "STOPPED"}', '{"event": "half']
     code = ODD.replace("LINES", "\\n".join(lines))

@@ -161,7 +161,8 @@ def test_an_error_beside_a_driver_ends_that_driver_and_another_one_follows(
             await until(lambda: refusing.calls["record"])
             refusing.is_on = False
             await cluster.status(
-                "copy", lambda status: status.state == "RUNNING" and status.since_ms > first.since_ms
+                "copy",
+                lambda status: status.state == "RUNNING" and status.since_ms > first.since_ms,
             )
             assert running.worker.pipelines["copy"].main.pid != pid
 

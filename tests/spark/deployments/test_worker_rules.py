@@ -8,8 +8,8 @@ import pytest
 
 from penstock.runtime import SystemRandom
 from penstock.spark.deployments import topics
-from penstock.spark.deployments.eligibility import eligible
 from penstock.spark.deployments.catalog_view import CatalogView
+from penstock.spark.deployments.eligibility import eligible
 from penstock.spark.deployments.model import Deployment, Status, Version, WorkerStatus, encode
 from penstock.spark.deployments.needed_here import needed_here
 from penstock.spark.deployments.secret_files import read_secrets

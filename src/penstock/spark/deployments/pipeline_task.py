@@ -22,6 +22,7 @@ from penstock.spark.deployments.driver_log import DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess
 from penstock.spark.deployments.generations import rolled_back
 from penstock.spark.deployments.lineage.worker_lineage import TaskLineage
+from penstock.spark.deployments.logged_errors import WRITE_ERRORS
 from penstock.spark.deployments.metrics.figures import PipelineFigures, PipelineSample
 from penstock.spark.deployments.model import Event, Status
 from penstock.spark.deployments.phase import Phase
@@ -29,7 +30,6 @@ from penstock.spark.deployments.pipeline_part import Part, Rounds
 from penstock.spark.deployments.preparation import NotPreparable, PreparationTasks, PreparedVersion
 from penstock.spark.deployments.preview_server import PreviewDesk
 from penstock.spark.deployments.previews import Preview, PreviewRequest, refused, table_named
-from penstock.spark.deployments.logged_errors import WRITE_ERRORS
 from penstock.spark.deployments.starting import is_starting
 from penstock.spark.deployments.status_writer import StatusWriter
 from penstock.spark.deployments.supervisor import Supervisor
@@ -58,7 +58,7 @@ from penstock.spark.deployments.supervisor_events import (
     Tick,
 )
 from penstock.spark.deployments.surroundings import Surroundings
-from penstock.spark.pipelines.driver_control import LEASE_ENDED, Assignment
+from penstock.spark.pipelines.driver_control import LEASE_ENDED
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import RunView
 from penstock.spark.stream_position import BackfillRequest
@@ -349,9 +349,7 @@ class PipelineTask:
             self._log.add(version, lines)
 
         self._killed_for = ""
-        driver, task, assignment = self._around.driver(
-            self.name, prepared, on_event, on_lines
-        )
+        driver, task, assignment = self._around.driver(self.name, prepared, on_event, on_lines)
         self._driver = driver
         self._spawn(self._follow(effect.run, task, ended), "driver")
         if not is_script:

@@ -113,7 +113,8 @@ class Preparation:
         self.archives = ClassArchives(folder.path / "class-archives")
         self._environments = Environments(folder.environments(), executor, clock, worker)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Of each pipeline that is prepared now: it may have two drivers, which share the folder of its files."""
+        """Of each pipeline that is prepared now: it may have two drivers, which share the folder of
+        its files."""
 
     async def prepare(
         self, deployment: Deployment, version: Version, tell: Callable[[str], None]
@@ -123,6 +124,8 @@ class Preparation:
         root = self._folder.files(version)
         try:
             async with self._locks.setdefault(version.name, asyncio.Lock()):
+                # First, so that nobody removes its files now.
+                await self._executor.run(lambda: self._folder.mark_used(version.name))
                 if not root.exists():
                     tell("fetching its files")
                     archive = await self._catalog.archive(version)
@@ -130,7 +133,6 @@ class Preparation:
                 known = [version, *self._catalog.versions_of(version.name)]
                 kept = {self._folder.files(each).name for each in known}
                 await self._executor.run(lambda: self._folder.drop_files(version.name, kept))
-                await self._executor.run(lambda: self._folder.mark_used(version.name))
             await self._executor.run(lambda: _check_entry(root, version))
             python = await self._environments.python(root, version.archive, tell)
             return await self._executor.run(lambda: self._on_thread(deployment, version, python))

@@ -8,8 +8,8 @@ user may read all of them, and names them in the request. The worker refuses if 
 others now, as when another version was deployed meanwhile. It cannot tell who wrote a request, so
 who may write to the topic without a console may see rows of all tables.
 
-The topic can be read by everyone who may look at pipelines, so an answer is encrypted for the client that has asked: X25519 with a new key of
-each side for each request, HKDF, and AES-GCM.
+The topic can be read by everyone who may look at pipelines, so an answer is encrypted for the
+client that has asked: X25519 with a new key of each side for each request, HKDF, and AES-GCM.
 """
 
 from __future__ import annotations

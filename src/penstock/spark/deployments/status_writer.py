@@ -16,8 +16,8 @@ from typing import Final
 
 from penstock.ports import Clock
 from penstock.spark.deployments.catalog import Catalog
-from penstock.spark.deployments.model import Event, Status
 from penstock.spark.deployments.logged_errors import WRITE_ERRORS, FailedWrites, is_refused
+from penstock.spark.deployments.model import Event, Status
 
 _RETRY_S: Final = 1.0
 _FINISH_S: Final = 5.0

@@ -26,6 +26,7 @@ from penstock.spark.deployments.deployed_pipeline import DeployedPipeline
 from penstock.spark.deployments.eligibility import eligible, settled
 from penstock.spark.deployments.guard_process import GuardProcess
 from penstock.spark.deployments.lineage.worker_lineage import Lineage
+from penstock.spark.deployments.logged_errors import WRITE_ERRORS, FailedWrites, only_logged
 from penstock.spark.deployments.memory_watch import MemoryWatch
 from penstock.spark.deployments.metrics.endpoint import (
     MetricsEnv,
@@ -41,7 +42,6 @@ from penstock.spark.deployments.ownership import Ownership, OwnershipOptions
 from penstock.spark.deployments.preparation import DEFAULT_MEMORY_MB, Preparation
 from penstock.spark.deployments.preview_server import PreviewServer
 from penstock.spark.deployments.previews import Preview, PreviewRequest
-from penstock.spark.deployments.logged_errors import WRITE_ERRORS, FailedWrites, only_logged
 from penstock.spark.deployments.spares import Spares
 from penstock.spark.deployments.starting import Patience, is_in_round, is_starting
 from penstock.spark.deployments.supervisor_events import Identity
@@ -323,20 +323,20 @@ class Worker:
         while True:
             try:
                 await self._preparation.clean()
-                needed, now_ms = self._needed(), self._env.clock.wall_ms()
-                await self._threads.run(lambda: self._folder.drop_unused(needed, now_ms))
+                await self._drop_unused()
             except Exception:  # noqa: BLE001 - whatever it is, pipelines go on
                 _log.exception("cannot remove old files; trying again")
             await self._env.clock.sleep(_CLEAN_S)
 
-    def _needed(self) -> frozenset[str]:
-        """Returns the pipelines whose files and logs are needed in this folder."""
+    async def _drop_unused(self) -> None:
+        """Removes the files and logs of pipelines that are not needed in this folder."""
         here = [name for name, each in self.pipelines.items() if each.owned]
-        catalog = self._catalog
-        return needed_here(
+        catalog, now_ms = self._catalog, self._env.clock.wall_ms()
+        needed = needed_here(
             catalog.deployments, catalog.statuses, catalog.live_workers(),
             storage_id=self._identity.storage_id, here=[*here, *self.ownership.owned],
         )  # fmt: skip
+        await self._threads.run(lambda: self._folder.drop_unused(needed, now_ms))
 
     async def _report(self) -> None:
         status = WorkerStatus(

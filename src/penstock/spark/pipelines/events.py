@@ -51,7 +51,7 @@ def read_event(line: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(found, dict) or not isinstance(found.get("event"), str):
-        raise ValueError('it is no object with the text "event"')
+        raise ValueError('it is no object with the text "event"')  # noqa: TRY004 (of the text)
     return found
 
 

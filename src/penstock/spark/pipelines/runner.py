@@ -144,9 +144,10 @@ class Run:
     def _spawned(self) -> Iterator[IO[str]]:
         receiving, sending = os.pipe()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("wb") as log, os.fdopen(
-            receiving, encoding="utf-8", errors="replace"
-        ) as told:
+        with (
+            self.log_path.open("wb") as log,
+            os.fdopen(receiving, encoding="utf-8", errors="replace") as told,
+        ):
             try:
                 self._driver = subprocess.Popen(  # noqa: S603 (this program)
                     self._command(sending),
