@@ -98,8 +98,8 @@ class WorkerFolder:
 
     def mark_used(self, name: str) -> None:
         """The files of a pipeline are used now."""
-        with suppress(OSError):  # Of another user: then they are kept for a shorter time.
-            (self.path / "files" / name).touch()
+        with suppress(OSError):  # There are none yet, or another user has them.
+            os.utime(self.path / "files" / name)
 
     def drop_unused(self, needed: Collection[str], wall_ms: int) -> None:
         """Removes the files and logs of pipelines that are not needed here, after a time: another
