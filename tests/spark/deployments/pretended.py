@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,7 +91,8 @@ async def running_worker(broker: Broker, data: Path) -> AsyncIterator[RunningWor
     options = WorkerOptions(broker.bootstrap, str(data), spare=False)
     task = asyncio.create_task(run_worker(options, ready.set_result))
     try:
-        await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
+        both: list[asyncio.Future[Any]] = [task, ready]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         yield RunningWorker(ready.result(), task)
     finally:
         if ready.done():

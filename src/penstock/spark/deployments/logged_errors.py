@@ -28,7 +28,7 @@ def advice(error: BaseException) -> str:
     if isinstance(error, TopicNotFound):
         return "start a worker again: it creates the topics"
     if isinstance(error, RecordTooLarge):
-        return "raise max.message.bytes of the topic, as far as it was lowered"
+        return "raise max.message.bytes of the topic"
     if isinstance(error, OSError):
         return "make room on the disk, or correct the rights of the folder"
     if isinstance(error, PipelineError):
