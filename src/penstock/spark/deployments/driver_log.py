@@ -2,8 +2,8 @@
 
 Lines are collected and written a few times per second, off the event loop. A driver that prints
 without end does not fill the disk or the topic: the file is replaced when it is full, and lines
-beyond a limit are only counted. Whoever waits for the writing may be cancelled: it goes on, so no
-line is lost.
+beyond a limit are only counted. If the task that waits for the writing is cancelled, the writing
+goes on, so no line is lost.
 """
 
 from __future__ import annotations
