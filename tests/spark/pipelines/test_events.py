@@ -21,7 +21,7 @@ PROGRESS: dict[str, Any] = {
     ["[]", "null", "1", "{}", '{"event": 1}', '{"event": "lag", "lag": NaN}', "x", "[" * 100_000],
 )
 def test_a_line_that_is_no_event_is_a_value_error(line: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         read_event(line)
 
 
