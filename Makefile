@@ -17,7 +17,7 @@ SEEDS ?= 0..2000
 CUTS  ?= 100
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup tools run test starve messages docs lint bench crash fuzz kill9 chaos chaos-queues chaos-pipelines txn-matrix sim sim-bugs power-cuts sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
+.PHONY: setup tools run test starve messages docs lint bench crash fuzz kill9 chaos chaos-queues chaos-pipelines txn-matrix sim sim-bugs power-cuts sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-long spark-restarts
 
 setup: $(STAMP)
 
@@ -139,6 +139,10 @@ txn-matrix: tools
 # A standalone Spark master with two workers, executors killed amid reads and writes; Spark Connect.
 spark-cluster: $(STAMP)
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest tests/spark/cluster --durations 10
+
+# The tests of Spark that take minutes each, and are left out of `make test`; an hour or more.
+spark-long: $(STAMP)
+	PENSTOCK_LONG=1 $(BIN)/python -m pytest tests/spark -m long --durations 10
 
 # Every example of docs/SPARK.md on real Spark.
 spark-docs: $(STAMP)

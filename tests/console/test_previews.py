@@ -6,8 +6,8 @@ from typing import Any
 
 from console.fake_worker import EDGES, NODES
 from penstock.console.deployment_records import EDGES_MAX, graph_of
-from penstock.console.previews import sources, unknown_sources
 from penstock.spark.deployments.model import Status
+from penstock.spark.deployments.previews import sources, unknown_sources
 
 
 def test_all_topics_before_a_node_count() -> None:

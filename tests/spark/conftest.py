@@ -48,11 +48,18 @@ TEST_S = 600
 """Spark is slow on a busy machine, but a test that hangs must still end."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests are those that are skipped without PENSTOCK_LONG. `-m long` chooses them."""
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+        if here not in item.path.parents:
+            continue
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TEST_S))
+        reasons = [mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif")]
+        if any("PENSTOCK_LONG" in reason for reason in reasons):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from penstock.client.admin.inspection import LogDirInfo
 from penstock.client.admin.offsets import FoundOffset
 from penstock.client.admin.operations import PartitionInfo, TopicInfo
 from penstock.client.errors import BrokerError
 from penstock.client.model import OffsetAndMetadata
-from penstock.spark.log_view import RECORD_BYTES_GUESS, LogView
+from penstock.spark.log_view import RECORD_BYTES_GUESS, DataLoss, LogView
 from penstock.spark.offsets import advance, spans, split
 from penstock.spark.options import Bound, parse_source
 from penstock.topic_partition import TopicPartition
@@ -73,6 +75,24 @@ class CommittedEnds:
 def view_of(admin: CountingAdmin, committed: CommittedEnds | None = None) -> LogView:
     given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t"}
     return LogView(admin, parse_source(given, streaming=False), committed)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"flow": "clicks"}, "deploy --reset clicks"),
+        ({"flow": "my clicks"}, "deploy --reset 'my clicks'"),
+        ({}, "deploy --reset and the name of the flow"),
+    ],
+)
+def test_lost_records_name_the_flow_to_reset(given: dict[str, str], told: str) -> None:
+    options = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", **given}
+    with (
+        LogView(CountingAdmin(), parse_source(options, streaming=True)) as view,
+        pytest.raises(DataLoss) as lost,
+    ):
+        view.lose("records were deleted")
+    assert str(lost.value).endswith(told)
 
 
 def test_a_thousand_partitions_need_few_requests() -> None:

@@ -17,8 +17,14 @@ from penstock.console.errors import BadRequest, NotAllowed, NotFound
 from penstock.console.link import Link
 from penstock.spark.deployments import topics
 from penstock.spark.deployments.model import decode, encode
-from penstock.spark.deployments.previews import Asking, Preview, PreviewAnswer, table_named
-from penstock.spark.pipelines.graph import UNKNOWN_TOPICS
+from penstock.spark.deployments.previews import (
+    Asking,
+    Preview,
+    PreviewAnswer,
+    sources,
+    table_named,
+    unknown_sources,
+)
 from penstock.topic_partition import TopicPartition
 
 _WAIT_S: Final = 20.0
@@ -51,7 +57,8 @@ class Previews:
                 f"the console cannot check that you may read all topics from which {node} is made: "
                 f"{unknown}"
             )
-        await self._check_rights(sources(graph, node))
+        readable = sources(graph, node)
+        await self._check_rights(readable)
         if not self._exists(topics.PREVIEWS):
             raise NotFound(
                 f"the topic {topics.PREVIEWS} does not exist, or you may not describe it: a worker "
@@ -61,7 +68,7 @@ class Previews:
             raise BadRequest("you wait for other previews already: try again in a moment")
         self._asking += 1
         try:
-            found = await self._ask(name, node)
+            found = await self._ask(name, node, readable)
         finally:
             self._asking -= 1
         if found.error:
@@ -75,14 +82,14 @@ class Previews:
                 f"you have no right to read {', '.join(missing)}, from which the rows are made"
             )
 
-    async def _ask(self, name: str, node: str) -> Preview:
+    async def _ask(self, name: str, node: str, readable: frozenset[str]) -> Preview:
         env = self._link.env
         asking = Asking(env.random.bytes)
         place = TopicPartition(topics.PREVIEWS, 0)
         async with self._link.consumer() as consumer:
             consumer.assign([place])
             consumer.seek(place, (await consumer.end_offsets([place]))[place])
-            request = asking.request(name, node, env.clock.wall_ms())
+            request = asking.request(name, node, env.clock.wall_ms(), readable)
             await self._link.ask_preview(topics.preview_request_key(name), encode(request))
             try:
                 async with asyncio.timeout(_WAIT_S):
@@ -94,33 +101,3 @@ class Previews:
                                 return found
             except TimeoutError:
                 raise NotFound(NO_ANSWER) from None
-
-
-def sources(graph: Graph, node: str) -> frozenset[str]:
-    """Returns the topics from which the rows of a node are made, directly or by other nodes."""
-    return frozenset(name for kind, name in _before(graph, node) if kind == "topic")
-
-
-def unknown_sources(graph: Graph, node: str) -> str:
-    """Returns why the topics from which a node is made are not all known; empty if they are."""
-    if not graph["complete"]:
-        return "the graph of the pipeline is too large"
-    for kind, name in _before(graph, node):
-        if kind == "pattern":
-            return f"it reads all topics that match {name}; name the topics with subscribe"
-        if kind == "source" and name.startswith(UNKNOWN_TOPICS):
-            return f"the topics of a source are not known ({name})"
-    return ""
-
-
-def _before(graph: Graph, node: str) -> list[tuple[str, str]]:
-    """Returns the kinds and names of a node and of all nodes from which it is made, sorted."""
-    kinds = {each["id"]: (each["kind"], each["name"]) for each in graph["nodes"]}
-    seen, left = {node}, [node]
-    while left:
-        at = left.pop()
-        for edge in graph["edges"]:
-            if edge["to"] == at and edge["from"] not in seen:
-                seen.add(edge["from"])
-                left.append(edge["from"])
-    return sorted(kinds[each] for each in seen)

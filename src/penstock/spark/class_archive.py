@@ -9,7 +9,6 @@ the process that writes it. A JVM ignores an archive that does not fit.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +16,8 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+
+from penstock.spark.partial_files import partial_path, target_of
 
 OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 """The variable with options of the JVM that spark-submit starts."""
@@ -55,13 +56,13 @@ class ClassArchives:
         if path is None or path.exists():
             return None
         self._folder.mkdir(parents=True, exist_ok=True)
-        return path.with_suffix(f".{os.getpid()}")
+        return partial_path(path)
 
     def keep(self, partial: Path) -> bool:
         """Begins to use a new archive. Returns False if the JVM has written none."""
         if not partial.is_file():
             return False
-        partial.replace(partial.with_suffix(_SUFFIX))
+        partial.replace(target_of(partial))
         return True
 
 

@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from penstock.spark.partial_files import partial_path
+
 VARIABLE: Final = "SPARK_HOME"
 
 
@@ -57,7 +59,8 @@ def shared_home(folder: Path) -> dict[str, str]:
     home = folder / f"spark-home-{digest}"
     if VARIABLE not in os.environ and (home / "jars").is_dir():
         return {VARIABLE: str(home)}
-    partial = folder / f"{home.name}.{os.getpid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = partial_path(home)
     made = make_home(partial)
     if not made:
         return {}

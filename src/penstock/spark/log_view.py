@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self
@@ -263,10 +264,12 @@ class LogView:
     def lose(self, message: str) -> None:
         """Raises `DataLoss`, or logs a warning if `failOnDataLoss` is false."""
         if self._options.fail_on_data_loss:
+            flow = self._options.flow
+            reset = f"--reset {shlex.quote(flow)}" if flow else "--reset and the name of the flow"
             raise DataLoss(
                 f"{message}. To continue with the records that are left, set failOnDataLoss to "
                 "false. To begin again with what is there now, use a new checkpoint; in a deployed "
-                "pipeline: penstock pipeline deploy --reset FLOW"
+                f"pipeline: penstock pipeline deploy {reset}"
             )
         log.warning("%s; continuing without them, because failOnDataLoss is false", message)
 

@@ -16,7 +16,7 @@ from penstock.spark.deployments import driver_process
 from penstock.spark.deployments.driver_log import FILE_NAME, LINES_MAX, DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess, DriverStart
 from penstock.spark.pipelines.driver_control import LEASE_ENDED
-from penstock.spark.pipelines.process_session import memory_by_session, processes
+from penstock.spark.pipelines.process_session import memory_of, processes
 from penstock.testing.slowness import patient
 
 WAIT_S = 60.0
@@ -122,7 +122,7 @@ def test_a_driver_is_assigned_runs_rounds_and_stops(folder: Path) -> None:
         running.driver.send({"round": True})
         await running.event("waiting")
         pid = running.driver.pid
-        assert pid is not None and memory_by_session()[pid] > 1 << 20
+        assert pid is not None and memory_of([pid])[pid] > 1 << 20
         child = running.events[0]["child"]
         assert is_alive(child)
         running.driver.send({"stop": "soon"})
@@ -131,6 +131,37 @@ def test_a_driver_is_assigned_runs_rounds_and_stops(folder: Path) -> None:
         assert not is_alive(child)
 
     asyncio.run(main())
+
+
+ODD = """
+import os, sys
+os.write(int(sys.argv[sys.argv.index("--events") + 1]), b'''LINES''')
+"""
+
+
+def test_odd_events_are_logged_and_left_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever a driver writes, its later events are read."""
+    odd = ["[]", "1", "null", '"text"', "{}", '{"event": 7}', "no JSON", "[" * 20_000, "\\xff"]
+    wrong = ['{"event": "refused"}', '{"event": "lag", "lag": NaN}']
+    lines = [*odd, *wrong, '{"event": "end", "state": "STOPPED"}', '{"event": "half']
+    code = ODD.replace("LINES", "\\n".join(lines))
+    (folder / "fake_driver.py").write_text(code)
+
+    async def main() -> None:
+        running = Running(folder)
+
+        def on_event(event: Any) -> None:
+            if event["event"] == "refused":
+                raise KeyError("text")
+            running.events.append(event)
+
+        running.driver.on_event = on_event
+        assert await running.ended() == 0
+        assert running.events == [{"event": "end", "state": "STOPPED"}]
+
+    asyncio.run(main())
+    (told,) = [each.getMessage() for each in caplog.records]
+    assert "event that cannot be used" in told and "[]" in told
 
 
 def test_a_driver_that_is_killed_leaves_nothing_behind(folder: Path) -> None:

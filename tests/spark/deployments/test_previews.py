@@ -24,6 +24,7 @@ from penstock.spark.deployments.previews import (
     Preview,
     PreviewAnswer,
     PreviewRequest,
+    refused,
     sealed,
     table_named,
 )
@@ -68,6 +69,40 @@ def test_only_tables_of_the_graph_have_rows() -> None:
     assert table_named(graph, "table:clicks") == "clicks"
     assert table_named(graph, "view:v") == table_named(graph, "table:secret") == ""
     assert table_named({}, "table:clicks") == ""
+
+
+def asked_for(node: str, *topics: str) -> PreviewRequest:
+    return Asking(RANDOM).request("views", node, 1, topics)
+
+
+def test_a_worker_gives_no_rows_of_topics_that_the_client_did_not_check() -> None:
+    """As when another version was deployed after the console had looked."""
+    nodes = [
+        {"id": "topic:clicks", "kind": "topic", "name": "clicks"},
+        {"id": "topic:salaries", "kind": "topic", "name": "salaries"},
+        {"id": "table:clicks", "kind": "table", "name": "clicks"},
+        {"id": "table:joined", "kind": "table", "name": "joined"},
+    ]
+    graph = {
+        "nodes": nodes,
+        "edges": [
+            {"from": "topic:clicks", "to": "table:clicks"},
+            {"from": "table:clicks", "to": "table:joined"},
+            {"from": "topic:salaries", "to": "table:joined"},
+        ],
+    }
+    assert refused(graph, asked_for("table:clicks", "clicks")) == ""
+    assert refused(graph, asked_for("table:joined", "clicks", "salaries")) == ""
+    assert "made from other topics" in refused(graph, asked_for("table:joined", "clicks"))
+    assert "made from other topics" in refused(graph, asked_for("table:clicks"))
+    assert "is not a table" in refused(graph, asked_for("topic:clicks", "clicks"))
+    assert "is not a table" in refused({}, asked_for("table:clicks", "clicks"))
+    pattern = {"id": "pattern:.*", "kind": "pattern", "name": ".*"}
+    edge = {"from": "pattern:.*", "to": "table:clicks"}
+    unknown = {"nodes": [*nodes, pattern], "edges": [*graph["edges"], edge]}
+    assert "cannot be checked" in refused(unknown, asked_for("table:clicks", "clicks"))
+    dangling = {"nodes": nodes, "edges": [{"from": "topic:gone", "to": "table:clicks"}]}
+    assert "cannot be checked" in refused(dangling, asked_for("table:clicks", "clicks"))
 
 
 def test_a_driver_answers_or_ends() -> None:

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from penstock.runtime import SystemRandom
+from penstock.spark.deployments import topics
+from penstock.spark.deployments.catalog_view import CatalogView
 from penstock.spark.deployments.eligibility import eligible
-from penstock.spark.deployments.model import Deployment, Status, Version
+from penstock.spark.deployments.model import Deployment, Status, Version, WorkerStatus, encode
+from penstock.spark.deployments.needed_here import needed_here
 from penstock.spark.deployments.secret_files import read_secrets
 from penstock.spark.deployments.worker_folder import WorkerFolder
 from penstock.spark.pipelines.errors import PipelineError
@@ -94,3 +97,34 @@ def test_memory_limits_what_a_worker_runs() -> None:
     statuses = [Status("b", "RUNNING", 1, 1, worker="other")]
     assert names(deployments, statuses, 3000, "d") == {"a", "c", "d"}
     assert names([Deployment("a", 1, 1, memory_mb=4000)], [], 3000) == set()
+
+
+def test_files_are_needed_here_or_elsewhere() -> None:
+    deployments = {
+        name: Deployment(name, 1, 1) for name in ("mine", "stored", "moved", "beside", "unowned")
+    }
+    statuses = {
+        "stored": Status("stored", "RUNNING", 1, 1, storage_id="here"),
+        "deleted": Status("deleted", "STOPPED", 1, 1, storage_id="here"),
+    }
+    live = [
+        WorkerStatus("a", "host", "there", 1, 1, pipelines=["moved", "stored", "mine"]),
+        WorkerStatus("b", "host", "here", 1, 1, pipelines=["beside", "just-deleted"]),
+    ]
+    found = needed_here(deployments, statuses, live, storage_id="here", here=["mine", "ends"])
+    assert found == {"mine", "stored", "beside", "unowned", "just-deleted", "ends"}
+
+
+def test_details_of_deleted_pipelines_are_forgotten() -> None:
+    """A new deployment of the name needs the rest, such as where the tables are."""
+    view = CatalogView()
+    key, status_key = topics.deployment_key("views"), topics.status_key("views")
+    status = Status("views", "RUNNING", 1, 1, storage_id="here", run={"flows": ["x" * 1_000]})
+    view.apply(topics.STATUS, status_key, encode(status))
+    view.apply(topics.DEFINITIONS, key, encode(Deployment("views", 1, 1)))
+    assert view.statuses["views"].run
+    view.apply(topics.DEFINITIONS, key, None)
+    assert view.statuses["views"].run == {} and view.statuses["views"].storage_id == "here"
+    view.apply(topics.STATUS, status_key, encode(status))
+    view.forget_details_of_deleted()
+    assert view.statuses["views"].run == {}

@@ -23,6 +23,7 @@ from typing import Final
 
 from penstock.spark.deployments.catalog_view import ARCHIVE_BYTES_MAX
 from penstock.spark.deployments.ignore_rules import IGNORE_NAME, IgnoreRules, parse_ignore
+from penstock.spark.partial_files import partial_path
 from penstock.spark.pipelines.errors import PipelineError
 
 FILES_MAX: Final = 10_000
@@ -132,8 +133,7 @@ def unpack(archive: bytes, target: Path) -> None:
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = partial_path(target)
     partial.mkdir()
     try:
         _extract(archive, partial)

@@ -191,6 +191,10 @@ class Catalog:
         """Returns the versions of a deployment, the newest first."""
         return self._view.versions_of(name)
 
+    def forget_details_of_deleted(self) -> None:
+        """Keeps no more of the statuses of deployments that are gone than a new one needs."""
+        self._view.forget_details_of_deleted()
+
     def live_workers(self) -> list[WorkerStatus]:
         """Returns the workers that have reported recently."""
         return self._view.live_workers(self._env.clock.wall_ms())

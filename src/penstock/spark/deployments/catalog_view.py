@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Final
 
 from penstock.spark.deployments import topics
@@ -67,9 +68,21 @@ class CatalogView:
     def live_workers(self, now_ms: int) -> list[WorkerStatus]:
         return [worker for worker in self.workers.values() if is_live(worker, now_ms)]
 
+    def forget_details_of_deleted(self) -> None:
+        """Keeps no more of the statuses of deployments that are gone than a new one of the same
+        name needs. Call it when everything was read: statuses may come before deployments."""
+        for name in self.statuses.keys() - self.deployments.keys():
+            self._forget_details(name)
+
+    def _forget_details(self, name: str) -> None:
+        status = self.statuses.get(name)
+        if status is not None and (status.run or status.recompute):
+            self.statuses[name] = replace(status, run={}, recompute={})
+
     def _apply_deployment(self, name: str, value: bytes | None) -> bool:
         if value is None:
             self.deployments.pop(name, None)
+            self._forget_details(name)
             return True
         found = decode(Deployment, value)
         if found is None or found.name != name or not is_sound_deployment(found):

@@ -305,8 +305,12 @@ class DeployedPipeline:
                 await self._do()
             except (ClientError, PipelineError, OSError) as error:
                 _log.warning("cannot change the tables of %s: %s", self.name, error)
-                await self.around.clock.sleep(_RETRY_S)
-                self._news.set()
+            except Exception:  # noqa: BLE001 - one error must not end the pipeline
+                _log.exception("cannot change the tables of %s; trying again", self.name)
+            else:
+                continue
+            await self.around.clock.sleep(_RETRY_S)
+            self._news.set()
 
     async def _do(self) -> None:
         while self._events:

@@ -24,6 +24,7 @@ from penstock.ports import Clock, Executor
 from penstock.runtime import SystemRandom
 from penstock.spark.deployments.driver_output import HiddenValues, OutputLines
 from penstock.spark.deployments.driver_scratch import with_scratch
+from penstock.spark.pipelines.events import read_event
 from penstock.spark.pipelines.process_session import DRIVER_VARIABLE, kill_driver
 
 MODULE: Final = "penstock.spark.pipelines.controlled_driver"
@@ -33,6 +34,8 @@ _READ_BYTES: Final = 64 << 10
 _GONE_AGAIN_S: Final = 0.02
 _LOOK_S: Final = 0.2
 _EXIT_S: Final = 10.0
+_ODD_TOLD_EVERY: Final = 100
+_ODD_SHOWN: Final = 200
 _LAST_WORDS_S: Final = 1.0
 """How long output is read when no process of the driver is left."""
 
@@ -72,6 +75,8 @@ class DriverProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._pending: list[bytes] = []
         self._killed = False
+        self._odd = 0
+        """Events that could not be used."""
         self._mark = SystemRandom().bytes(16).hex()
         self._hidden = HiddenValues(start.secrets)
 
@@ -199,9 +204,21 @@ class DriverProcess:
     async def _read_events(self, receiving: int) -> None:
         async with _reading(receiving) as reader:
             while line := await _line(reader):
-                with suppress(ValueError, KeyError):  # Half a line, from a driver that was killed.
-                    event = json.loads(self._hidden.hide(line.decode(errors="replace")))
-                    self.on_event(event)
+                if line.endswith(b"\n"):  # Otherwise the driver was killed while it wrote.
+                    self._read_event(self._hidden.hide(line.decode(errors="replace")))
+
+    def _read_event(self, line: str) -> None:
+        """Passes an event on. An odd one is left out: it must not end the pipeline."""
+        try:
+            self.on_event(read_event(line))
+        except Exception as error:  # noqa: BLE001 - whatever the driver wrote, it is read on
+            self._odd += 1
+            if self._odd % _ODD_TOLD_EVERY == 1:
+                _log.warning(
+                    "driver %s wrote an event that cannot be used (%s: %s; %d of them so far): %s; "
+                    "the code of the pipeline must not write to the descriptor of the events",
+                    self.pid, type(error).__name__, error, self._odd, line[:_ODD_SHOWN].rstrip(),
+                )  # fmt: skip
 
     async def _read_log(self, receiving: int) -> None:
         lines = OutputLines(self._hidden, self._tell_lines)

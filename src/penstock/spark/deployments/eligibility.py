@@ -1,10 +1,14 @@
-"""Decides which pipelines a worker is able to run. Pure."""
+"""Decides which pipelines a worker is able to run, and which may be moved. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from penstock.spark.deployments.model import Deployment, Status
+from penstock.spark.deployments.model import Deployment, Status, WorkerStatus
+
+_AT_REST: Final = frozenset({"STOPPED", "FAILED", "COMPLETED", "WAITING FOR ITS TIME"})
+_SETTLED_MS: Final = 5 * 60_000
 
 
 def eligible(
@@ -46,3 +50,18 @@ def eligible(
 
 def _is_here(status: Status | None, storage_id: str) -> bool:
     return status is None or status.storage_id in ("", storage_id)
+
+
+def settled(
+    statuses: Mapping[str, Status], live: Iterable[WorkerStatus], now_ms: int
+) -> frozenset[str]:
+    """Returns the pipelines that may be moved for balance: none while a worker is new, and not
+    those that start, that have started a short time ago, or that do a scheduled round."""
+    if any(now_ms - each.started_ms < _SETTLED_MS for each in live):
+        return frozenset()
+    return frozenset(
+        name
+        for name, status in statuses.items()
+        if status.state in _AT_REST
+        or (status.state == "RUNNING" and now_ms - status.since_ms >= _SETTLED_MS)
+    )

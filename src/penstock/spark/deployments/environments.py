@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from penstock.ports import Clock, Executor
 from penstock.spark.deployments.archive import REQUIREMENTS_NAME
@@ -84,7 +85,7 @@ class Environments:
         self._executor = executor
         self._clock = clock
         self._processes = MarkedProcesses(executor, clock, worker)
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """A second pipeline with the same environment waits here, and not on a thread."""
         self._places = asyncio.Semaphore(_AT_A_TIME)
         self._given: dict[str, str] = {}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.spark.deployments.generations import FOLDER, generation_storage
+from penstock.spark.partial_files import partial_path
 
 CURRENT: Final = "current"
 _OF_SPARK: Final = ("spark-warehouse", "_checkpoints", "metastore_db", "derby.log")
@@ -28,7 +29,7 @@ def point(storage: Path, generation: int) -> None:
     if file.is_file() and file.read_text("utf-8") == text:
         return
     storage.mkdir(parents=True, exist_ok=True)
-    partial = storage / f".{CURRENT}.{os.getpid()}"
+    partial = partial_path(file)
     partial.write_text(text, "utf-8")
     os.replace(partial, file)
 

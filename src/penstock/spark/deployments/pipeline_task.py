@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -18,17 +17,21 @@ from penstock.client.dataclass_json import plain
 from penstock.client.errors import ClientError
 from penstock.runtime import boot_time
 from penstock.spark.deployments.backfill_progress import BackfillProgress
+from penstock.spark.deployments.driver_endings import error_of, is_end
 from penstock.spark.deployments.driver_log import DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess
 from penstock.spark.deployments.generations import rolled_back
+from penstock.spark.deployments.lineage.worker_lineage import TaskLineage
+from penstock.spark.deployments.logged_errors import WRITE_ERRORS
 from penstock.spark.deployments.metrics.figures import PipelineFigures, PipelineSample
 from penstock.spark.deployments.model import Event, Status
 from penstock.spark.deployments.phase import Phase
 from penstock.spark.deployments.pipeline_part import Part, Rounds
 from penstock.spark.deployments.preparation import NotPreparable, PreparationTasks, PreparedVersion
 from penstock.spark.deployments.preview_server import PreviewDesk
-from penstock.spark.deployments.previews import Preview, PreviewRequest, table_named
+from penstock.spark.deployments.previews import Preview, PreviewRequest, refused, table_named
 from penstock.spark.deployments.starting import is_starting
+from penstock.spark.deployments.status_writer import StatusWriter
 from penstock.spark.deployments.supervisor import Supervisor
 from penstock.spark.deployments.supervisor_events import (
     BeginRound,
@@ -55,7 +58,7 @@ from penstock.spark.deployments.supervisor_events import (
     Tick,
 )
 from penstock.spark.deployments.surroundings import Surroundings
-from penstock.spark.pipelines.driver_control import LEASE_ENDED, Assignment
+from penstock.spark.pipelines.driver_control import LEASE_ENDED
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import RunView
 from penstock.spark.stream_position import BackfillRequest
@@ -63,8 +66,7 @@ from penstock.spark.stream_position import BackfillRequest
 _log = logging.getLogger(__name__)
 _TICK_MOST_S: Final = 5.0
 """A timer does not count suspended time, so the clock is looked at again after this."""
-_RETRY_S: Final = 1.0
-_FLUSH_S: Final = 3.0
+_FLUSH_S: Final = 10.0
 """How long the last lines of a log may take to reach the cluster."""
 
 
@@ -84,14 +86,16 @@ class PipelineTask:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._driver: DriverProcess | None = None
-        self._cancelled: set[int] = set()
-        """Attempts that were stopped before their driver was started."""
+        self._cancelled: dict[int, str] = {}
+        """Attempts that were stopped before their driver was started, and the error because of
+        which that was done; empty for none."""
         self._preparations = PreparationTasks()
         self._prepared: PreparedVersion | None = None
         self._lease_until = 0.0
-        self._over_memory = ""
+        self._killed_for = ""
+        """Why this worker has killed the driver; empty if it was no failure."""
+        self._gives_up = False
         self._released = asyncio.Event()
-        self._dirty = False
         self._backfills = BackfillProgress()
         self._told_backfills: list[BackfillRequest] = []
         self.view = RunView(name)
@@ -102,6 +106,10 @@ class PipelineTask:
             part.log_folder,
             around.executor,
             lambda version, lines: around.catalog.log(name, version, lines),
+            name,
+        )
+        self._told = StatusWriter(
+            name, around.catalog, around.clock, self._may_write, self._completed
         )
 
     # -- what the worker tells ------------------------------------------------------------------
@@ -115,7 +123,9 @@ class PipelineTask:
 
     def take(self, lease_until: float) -> None:
         self._released.clear()
+        self._gives_up = False
         previous = self._part.previous()
+        self._told.resume(previous)
         self._backfills.resume(previous)
         self.define()
         self.handle(Taken(previous))
@@ -123,10 +133,12 @@ class PipelineTask:
 
     async def give_up(self) -> None:
         self._released.clear()
+        self._gives_up = True
         self.handle(GivenUp())
         await self._released.wait()
 
     def lose(self) -> None:
+        self._gives_up = False
         self.handle(Lost())
 
     def renew(self, until: float) -> None:
@@ -137,12 +149,10 @@ class PipelineTask:
 
     def kill_for_memory(self, used: int, limit: int) -> None:
         """The driver takes more memory than it may."""
-        if self._driver is not None:
-            self._over_memory = (
-                f"the driver took {used >> 20:,} MiB of memory, and {limit >> 20:,} MiB are "
-                "allowed: deploy it with more --memory, or read less per round"
-            )
-            self._driver.kill()
+        self._break_off(
+            f"the driver took {used >> 20:,} MiB of memory, and {limit >> 20:,} MiB are "
+            "allowed: deploy it with more --memory, or read less per round"
+        )
 
     @property
     def pid(self) -> int | None:
@@ -161,8 +171,7 @@ class PipelineTask:
         """Does what the supervisor decides, until cancelled. Then kills what still runs."""
         try:
             while True:
-                effect = await self._effects.get()
-                await self._do(effect)
+                await self._try(await self._effects.get())
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -172,26 +181,43 @@ class PipelineTask:
                 if task.get_name() != "driver":
                     task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            with suppress(OSError, TimeoutError):
-                async with asyncio.timeout(_FLUSH_S):
-                    await self._log.flush()
+            await self._log.close(_FLUSH_S)
+
+    async def _try(self, effect: Effect) -> None:
+        """Does something. An error that nobody has foreseen ends the attempt, and not the task."""
+        try:
+            await self._do(effect)
+        except Exception as error:  # noqa: BLE001 - one error must not end the pipeline
+            self._fail(f"cannot {type(effect).__name__}", error)
+            if isinstance(effect, StartDriver) and self._driver is None:
+                self.handle(DriverEnded(effect.run, error=self._cancelled.pop(effect.run, "")))
+
+    def _fail(self, what: str, error: Exception) -> None:
+        if isinstance(error, WRITE_ERRORS):
+            self._break_off(str(error))
+        else:
+            _log.exception("%s: %s; the pipeline is tried again", self.name, what)
+            self._break_off(f"{what}: {type(error).__name__}: {error}; see the log of its worker")
+
+    def _break_off(self, why: str) -> None:
+        """Ends the attempt that is under way: it has failed, and the next one follows a pause."""
+        if self._driver is not None:
+            self._killed_for = why
+            self._driver.kill()
+        elif self.machine.phase is Phase.STARTING:
+            self._cancelled[self.machine.run] = why
 
     async def tell_progress(self) -> None:
         """Writes the log, and the status if rows were read since the last call."""
-        try:
-            await self._log.flush()
-        except OSError as error:
-            _log.warning("cannot write the log of %s: %s", self.name, error)
+        await self._log.flush()
         now = self._now()
         status = self.machine.status(now)
-        if self._dirty and status is not None and self.machine.reports(now):
-            self._dirty = False
-            with suppress(ClientError):  # The next report is complete again.
-                await self._tell(status)
+        if status is not None and self.machine.reports(now):
+            await self._told.progress(status)
 
     def mark_dirty(self) -> None:
         """What is reported beside the status of the driver has changed."""
-        self._dirty = True
+        self._told.mark_dirty()
 
     def handle(self, happening: Happening) -> None:
         now = self._now()
@@ -228,7 +254,14 @@ class PipelineTask:
         if wake_at is not None:
             rest_s = min(max(wake_at - boot_time(), 0.0), _TICK_MOST_S)
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(rest_s, self.handle, Tick())
+            self._timer = loop.call_later(rest_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        try:
+            self.handle(Tick())
+        except Exception as error:  # noqa: BLE001 - one error must not end the pipeline
+            self._fail("cannot go on", error)
+            self._timer = asyncio.get_running_loop().call_later(_TICK_MOST_S, self._on_timer)
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
@@ -241,10 +274,10 @@ class PipelineTask:
     async def _do(self, effect: Effect) -> None:
         match effect:
             case Report(status):
-                await self._report(status)
+                await self._told.report(status)
             case Record(event):
                 if (told := self._part.event(event)) is not None:
-                    await self._until_written(lambda: self._around.catalog.record(told))
+                    await self._told.record(told)
             case StartDriver():
                 await self._start(effect)
             case BeginRound(run):
@@ -253,30 +286,17 @@ class PipelineTask:
             case RollBack():
                 await self._roll_back(effect)
             case Released():
+                await self._told.finish()
                 self._released.set()
 
-    async def _report(self, status: Status) -> None:
-        self._dirty = False
-        await self._until_written(lambda: self._tell(status))
+    def _may_write(self) -> bool:
+        """Whether no other worker writes the status: also while it is given up."""
+        is_leaving = self._gives_up and boot_time() < self._lease_until
+        return is_leaving or self.machine.reports(self._now())
 
-    async def _until_written(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Writes something, and tries again for as long as this worker owns the pipeline."""
-        while True:
-            try:
-                await write()
-            except (ClientError, PipelineError) as error:
-                _log.warning("cannot write the status of %s: %s", self.name, error)
-                if not self.machine.reports(self._now()):
-                    return
-                await self._around.clock.sleep(_RETRY_S)
-            else:
-                return
-
-    async def _tell(self, status: Status) -> None:
+    def _completed(self, status: Status) -> Status | None:
         view, backfills = self.view.as_dict(), self._backfills.statuses
-        told = self._part.status(replace(status, run=view, backfills=backfills))
-        if told is not None:
-            await self._around.catalog.report(told)
+        return self._part.status(replace(status, run=view, backfills=backfills))
 
     async def _prepare(self, effect: Prepare) -> None:
         loop = asyncio.get_running_loop()
@@ -300,7 +320,7 @@ class PipelineTask:
 
     def _tell_phase(self, text: str) -> None:
         self.view.apply({"event": "phase", "text": text})
-        self._dirty = True
+        self._told.mark_dirty()
 
     async def _start(self, effect: StartDriver) -> None:
         prepared = self._prepared
@@ -313,7 +333,7 @@ class PipelineTask:
                 self.handle(DriverEnded(effect.run, error=str(error)))
                 return
         if effect.run in self._cancelled:
-            self.handle(DriverEnded(effect.run))
+            self.handle(DriverEnded(effect.run, error=self._cancelled.pop(effect.run)))
             return
         self.view = RunView(self.name)
         self.figures.starts += 1
@@ -321,20 +341,21 @@ class PipelineTask:
         version = effect.version.number
 
         def on_event(event: Mapping[str, Any]) -> None:
-            if event.get("event") in ("end", LEASE_ENDED):
+            if is_end(event):
                 ended.update(event)
             self._on_event(effect.run, event)
 
         def on_lines(lines: list[str]) -> None:
             self._log.add(version, lines)
 
-        self._over_memory = ""
-        driver, task, assignment = self._driver_for(prepared, on_event, on_lines)
+        self._killed_for = ""
+        driver, task, assignment = self._around.driver(self.name, prepared, on_event, on_lines)
+        self._driver = driver
+        self._spawn(self._follow(effect.run, task, ended), "driver")
         if not is_script:
             # Spark itself lets the flows of a project begin again, in the first round.
             assignment = replace(assignment, reset=list(effect.reset_flows))
         assignment = self._part.assignment(assignment)
-        self._driver = driver
         self._told_backfills = self._wanted_backfills()
         driver.send(
             {
@@ -343,22 +364,6 @@ class PipelineTask:
                 "backfills": plain(self._told_backfills),
             }
         )
-        self._spawn(self._follow(effect.run, task, ended), "driver")
-
-    def _driver_for(
-        self, prepared: PreparedVersion, on_event: Any, on_lines: Any
-    ) -> tuple[DriverProcess, asyncio.Task[int], Assignment]:
-        spare = self._around.spares.take(prepared, on_event, on_lines)
-        if spare is not None:
-            return spare
-        around = self._around
-        scratch = str(around.folder.spare(around.random.bytes(6).hex()))
-        driver = DriverProcess(
-            replace(prepared.start, scratch=scratch), around.executor, around.clock,
-            around.start_times.watching(on_event), on_lines,
-        )  # fmt: skip
-        task = asyncio.create_task(driver.run(), name=f"driver of {self.name}")
-        return driver, task, prepared.assignment
 
     async def _follow(self, run: int, task: asyncio.Task[int], ended: dict[str, Any]) -> None:
         """Waits for the end of the driver."""
@@ -369,32 +374,25 @@ class PipelineTask:
             _log.exception("cannot run the driver of %s", self.name)
             error = f"the driver cannot be run: {failure}"
         else:
-            error = self._error(code, ended)
+            error = self._killed_for or error_of(self.view, code, ended)
         self._driver = None
-        if self._lineage is not None:
-            self._lineage.on_end(completed=ended.get("state") == "COMPLETED", error=error)
+        completed = ended.get("state") == "COMPLETED"
+        self._tell_lineage(lambda lineage: lineage.on_end(completed=completed, error=error))
         self._previews.close("its driver has ended: try again when it runs")
-        self._dirty = True
+        self._told.mark_dirty()
         lease_ended = ended.get("event") == LEASE_ENDED
-        self.handle(DriverEnded(run, ended.get("state") == "COMPLETED", error, lease_ended))
+        self.handle(DriverEnded(run, completed, error, lease_ended))
 
-    def _error(self, code: int, ended: Mapping[str, Any]) -> str:
-        if self._over_memory:
-            return self._over_memory
-        if ended.get("event") == LEASE_ENDED:
-            self.view.apply({"event": "end", "state": "STOPPED"})
-            return ""
-        if ended:
-            failed = [flow for flow in self.view.flows.values() if flow.error]
-            where = f"{failed[0].name}: {failed[0].error}" if failed else ""
-            return where or str(ended.get("error") or "") if ended["state"] == "FAILED" else ""
-        text = f"the driver was killed by signal {-code}" if code < 0 else f"exit code {code}"
-        self.view.apply({"event": "end", "state": "STOPPED"})
-        return f"the driver ended without an error message ({text}): see its log"
+    def _tell_lineage(self, tell: Callable[[TaskLineage], None]) -> None:
+        if self._lineage is not None:
+            try:
+                tell(self._lineage)
+            except Exception:  # noqa: BLE001 - lineage must not disturb the pipeline
+                _log.exception("cannot tell the lineage of %s; it goes on", self.name)
 
     def _stop(self, effect: StopDriver) -> None:
         if self._driver is None:
-            self._cancelled.add(effect.run)
+            self._cancelled.setdefault(effect.run, "")
         elif effect.at_once:
             self._driver.kill()
         else:
@@ -421,9 +419,8 @@ class PipelineTask:
     def _on_event(self, run: int, event: Mapping[str, Any]) -> None:
         self.view.apply(event)
         self.figures.apply(event, self._around.clock.monotonic())
-        if self._lineage is not None:
-            self._lineage.on_event(event)
-        self._dirty = True
+        self._told.mark_dirty()
+        self._tell_lineage(lambda lineage: lineage.on_event(event))
         self._part.on_driver_event(event)
         match event.get("event"):
             case "preview":
@@ -445,8 +442,8 @@ class PipelineTask:
         table = table_named(self.view.graph, request.node)
         if self._driver is None:
             found = Preview(error="the pipeline has no driver now: rows are shown while it runs")
-        elif not table:
-            found = Preview(error=f"{request.node} is not a table of this pipeline")
+        elif why := refused(self.view.graph, request):
+            found = Preview(error=why)
         else:
             found = await self._previews.ask(self._driver.send, request, table)
         outcome = "error" if found.error else "rows"

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from penstock.client.errors import ClientError
 from penstock.ports import Clock, Executor
@@ -111,8 +112,9 @@ class Preparation:
         self._secrets = secrets
         self.archives = ClassArchives(folder.path / "class-archives")
         self._environments = Environments(folder.environments(), executor, clock, worker)
-        self._locks: dict[str, asyncio.Lock] = {}
-        """Of each pipeline: it may have two drivers, which share the folder of its files."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of each pipeline that is prepared now: it may have two drivers, which share the folder of
+        its files."""
 
     async def prepare(
         self, deployment: Deployment, version: Version, tell: Callable[[str], None]
@@ -122,6 +124,8 @@ class Preparation:
         root = self._folder.files(version)
         try:
             async with self._locks.setdefault(version.name, asyncio.Lock()):
+                # First, so that nobody removes its files now.
+                await self._executor.run(lambda: self._folder.mark_used(version.name))
                 if not root.exists():
                     tell("fetching its files")
                     archive = await self._catalog.archive(version)

@@ -3,16 +3,20 @@
 A request is a record in the topic `topics.PREVIEWS`, and so is its answer. Workers read the topic
 from its end. The worker that runs the pipeline asks its driver.
 
-Who may write to the topic may see rows of all tables. The topic can be read by everyone who may
-look at pipelines, so an answer is encrypted for the client that has asked: X25519 with a new key of
-each side for each request, HKDF, and AES-GCM.
+The rows of a table are made from the records of topics. The console lets a user ask only if the
+user may read all of them, and names them in the request. The worker refuses if its driver reads
+others now, as when another version was deployed meanwhile. It cannot tell who wrote a request, so
+who may write to the topic without a console may see rows of all tables.
+
+The topic can be read by everyone who may look at pipelines, so an answer is encrypted for the
+client that has asked: X25519 with a new key of each side for each request, HKDF, and AES-GCM.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,6 +27,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from penstock.spark.deployments.model import decode, encode
+from penstock.spark.pipelines.graph import UNKNOWN_TOPICS
 
 ROWS_MAX: Final = 50
 COLUMNS_MAX: Final = 100
@@ -48,6 +53,8 @@ class PreviewRequest:
     key: str = field(repr=False)
     """The public key of the client, in base64."""
     limit: int = ROWS_MAX
+    topics: list[str] = field(default_factory=list)
+    """The topics that the client was found to have the right to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +83,12 @@ class Asking:
         self.id = random(16).hex()
         self._private = X25519PrivateKey.from_private_bytes(random(_KEY_BYTES))
 
-    def request(self, name: str, node: str, at_ms: int) -> PreviewRequest:
-        return PreviewRequest(self.id, name, node, at_ms, _public(self._private))
+    def request(
+        self, name: str, node: str, at_ms: int, readable: Iterable[str] = ()
+    ) -> PreviewRequest:
+        """`readable` are the topics of the table that the client may read."""
+        key, topics = _public(self._private), sorted(readable)
+        return PreviewRequest(self.id, name, node, at_ms, key, topics=topics)
 
     def opened(self, answer: PreviewAnswer) -> Preview | None:
         """Returns the rows; None if this is not an answer to the request."""
@@ -121,6 +132,54 @@ def table_named(graph: Mapping[str, Any], node: str) -> str:
         if each.get("id") == node and each.get("kind") == "table":
             return str(each.get("name") or "")
     return ""
+
+
+def refused(graph: Mapping[str, Any], request: PreviewRequest) -> str:
+    """Returns why a worker does not answer with rows; empty if it does. `graph` is that of the
+    driver that would be asked."""
+    node = request.node
+    if not table_named(graph, node):
+        return f"{node} is not a table of this pipeline"
+    if unknown := unknown_sources(graph, node):
+        return f"it cannot be checked who may see rows of {node}: {unknown}"
+    if sources(graph, node) - set(request.topics):
+        return (
+            f"{node} is made from other topics than those that you were found to have the right to "
+            "read: load the page again, in a console of the version of the workers"
+        )
+    return ""
+
+
+def sources(graph: Mapping[str, Any], node: str) -> frozenset[str]:
+    """Returns the topics from which the rows of a node are made, directly or by other nodes."""
+    return frozenset(name for kind, name in _before(graph, node) if kind == "topic")
+
+
+def unknown_sources(graph: Mapping[str, Any], node: str) -> str:
+    """Returns why the topics from which a node is made are not all known; empty if they are."""
+    nodes = {each.get("id") for each in graph["nodes"]}
+    is_whole = all(nodes.issuperset((each.get("from"), each.get("to"))) for each in graph["edges"])
+    if not (is_whole and graph.get("complete", True)):
+        return "the graph of the pipeline is too large"
+    for kind, name in _before(graph, node):
+        if kind == "pattern":
+            return f"it reads all topics that match {name}; name the topics with subscribe"
+        if kind == "source" and name.startswith(UNKNOWN_TOPICS):
+            return f"the topics of a source are not known ({name})"
+    return ""
+
+
+def _before(graph: Mapping[str, Any], node: str) -> list[tuple[str, str]]:
+    """Returns the kinds and names of a node and of all nodes from which it is made, sorted."""
+    kinds = {each["id"]: (str(each["kind"]), str(each["name"])) for each in graph["nodes"]}
+    seen, left = {node}, [node]
+    while left:
+        at = left.pop()
+        for edge in graph["edges"]:
+            if edge["to"] == at and edge["from"] not in seen:
+                seen.add(edge["from"])
+                left.append(edge["from"])
+    return sorted(kinds[each] for each in seen)
 
 
 def _public(private: X25519PrivateKey) -> str:

@@ -18,15 +18,16 @@ from typing import Any, Final
 
 from penstock.client.cluster import Cluster
 from penstock.client.environment import ClientEnv, default_environment
-from penstock.client.errors import ClientError
 from penstock.client.options import AdminOptions
 from penstock.runtime import Threads
 from penstock.spark.deployments.archive_training import ArchiveTraining
 from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.deployed_pipeline import DeployedPipeline
-from penstock.spark.deployments.eligibility import eligible
+from penstock.spark.deployments.eligibility import eligible, settled
 from penstock.spark.deployments.guard_process import GuardProcess
 from penstock.spark.deployments.lineage.worker_lineage import Lineage
+from penstock.spark.deployments.logged_errors import WRITE_ERRORS, FailedWrites, only_logged
+from penstock.spark.deployments.memory_watch import MemoryWatch
 from penstock.spark.deployments.metrics.endpoint import (
     MetricsEnv,
     MetricsOptions,
@@ -36,6 +37,7 @@ from penstock.spark.deployments.metrics.endpoint import (
 from penstock.spark.deployments.metrics.figures import WorkerSample
 from penstock.spark.deployments.metrics.start_times import StartTimes
 from penstock.spark.deployments.model import WorkerStatus
+from penstock.spark.deployments.needed_here import needed_here
 from penstock.spark.deployments.ownership import Ownership, OwnershipOptions
 from penstock.spark.deployments.preparation import DEFAULT_MEMORY_MB, Preparation
 from penstock.spark.deployments.preview_server import PreviewServer
@@ -45,11 +47,8 @@ from penstock.spark.deployments.starting import Patience, is_in_round, is_starti
 from penstock.spark.deployments.supervisor_events import Identity
 from penstock.spark.deployments.surroundings import Surroundings
 from penstock.spark.deployments.worker_folder import WorkerFolder
-from penstock.spark.pipelines.process_session import memory_by_session
 
 _log = logging.getLogger(__name__)
-_AT_REST: Final = frozenset({"STOPPED", "FAILED", "COMPLETED", "WAITING FOR ITS TIME"})
-_SETTLED_MS: Final = 5 * 60_000
 _LOOK_S: Final = 1.0
 _REPORT_EVERY: Final = 5
 _MEMORY_EVERY: Final = 2
@@ -59,6 +58,7 @@ _THREADS: Final = 8
 _PREPARING_THREADS: Final = 4
 """For preparations, which may be slow and must not delay the rest, such as the end of a driver."""
 _CLEAN_S: Final = 3600.0
+_AGAIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,7 @@ class Worker:
             catalog, self._folder, preparation, self._spares, self._threads, env.clock, env.random,
             self._identity, start_times, self._lineage,
         )  # fmt: skip
-        self._memory: dict[int, int] = {}
-        """The memory of sessions when it was last looked at, in bytes."""
-        self._too_large: set[int] = set()
-        """Sessions that had too much memory at the last look."""
+        self._memory = MemoryWatch(self._threads)
         self.pipelines: dict[str, DeployedPipeline] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self.ownership = Ownership(
@@ -136,6 +133,7 @@ class Worker:
         self._guard = GuardProcess(self.id, options.bootstrap, group)
         self.on_metrics: Callable[[str], None] = lambda _: None
         """Called with the address of the metrics, once they are served."""
+        self._unreported = FailedWrites("the status of this worker")
         self._started_ms = env.clock.wall_ms()
         self._stopping = False
         self._owning: asyncio.Future[None] | None = None
@@ -159,7 +157,7 @@ class Worker:
         self._catalog.on_change(self._on_change)
         self._owning = asyncio.ensure_future(self.ownership.run())
         looking = asyncio.create_task(self._look(), name="looks after pipelines")
-        cleaning = asyncio.create_task(self._clean(), name="removes old environments")
+        cleaning = asyncio.create_task(self._clean(), name="removes old files")
         previews = PreviewServer(self._options.bootstrap, self._env, self._preview)
         serving_previews = asyncio.create_task(previews.run(), name="serves previews")
         try:
@@ -188,7 +186,7 @@ class Worker:
         try:
             async with asyncio.timeout(_FORGET_S):
                 await self._catalog.forget_worker(self.id)
-        except (ClientError, TimeoutError) as error:
+        except (*WRITE_ERRORS, TimeoutError) as error:
             _log.warning("cannot remove the status of this worker: %s", error or "no answer")
 
     def stop(self) -> None:
@@ -207,8 +205,20 @@ class Worker:
         if pipeline is None:
             pipeline = DeployedPipeline(name, self._around, self._has_room)
             self.pipelines[name] = pipeline
-            self._running[name] = asyncio.create_task(pipeline.run(), name=f"pipeline {name}")
+            self._running[name] = asyncio.create_task(
+                self._keep_running(pipeline), name=f"pipeline {name}"
+            )
         pipeline.take(self.ownership.lease_until)
+
+    async def _keep_running(self, pipeline: DeployedPipeline) -> None:
+        """Runs the task of a pipeline. An error that it does not handle itself must not end it."""
+        while True:
+            try:
+                await pipeline.run()
+            except Exception:  # noqa: BLE001 - one pipeline must not end silently
+                _log.exception("the task of %s has failed; it begins again", pipeline.name)
+            pipeline.main.mark_dirty()
+            await self._env.clock.sleep(_AGAIN_S)
 
     async def give_up(self, name: str) -> None:
         pipeline = self.pipelines.get(name)
@@ -216,10 +226,21 @@ class Worker:
             return
         await pipeline.give_up()
         if name not in self._catalog.deployments:
-            self.pipelines.pop(name, None)
-            if (running := self._running.pop(name, None)) is not None:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
+            await self._forget_pipeline(name)
+
+    async def _forget_pipeline(self, name: str) -> None:
+        self.pipelines.pop(name, None)
+        if (running := self._running.pop(name, None)) is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def _forget_deleted(self) -> None:
+        """Drops what is known of pipelines that were deleted after they were given up."""
+        self._catalog.forget_details_of_deleted()
+        owned = self.ownership.owned
+        for name in [each for each in self.pipelines if each not in self._catalog.deployments]:
+            if name not in owned and not self.pipelines[name].owned:
+                await self._forget_pipeline(name)
 
     def lose(self, name: str) -> None:
         pipeline = self.pipelines.get(name)
@@ -230,7 +251,8 @@ class Worker:
         self._guard.tell_member(self.ownership.member_id)
         for pipeline in self.pipelines.values():
             if pipeline.owned:
-                pipeline.renew(until)
+                with only_logged("renew the lease of", pipeline.name):
+                    pipeline.renew(until)
 
     def _eligible(self) -> frozenset[str]:
         owned = [name for name, task in self.pipelines.items() if task.owned]
@@ -246,7 +268,8 @@ class Worker:
 
     def _on_change(self) -> None:
         for pipeline in self.pipelines.values():
-            pipeline.define()
+            with only_logged("change", pipeline.name):
+                pipeline.define()
         self._refresh()
 
     def _refresh(self) -> None:
@@ -256,35 +279,37 @@ class Worker:
             self.ownership.refresh()
 
     def _settled(self) -> frozenset[str]:
-        """Returns the pipelines that may be moved for balance: none while a worker is new, and not
-        those that start, that have started a short time ago, or that do a scheduled round."""
-        now_ms = self._env.clock.wall_ms()
-        workers = self._catalog.live_workers()
-        if any(now_ms - each.started_ms < _SETTLED_MS for each in workers):
-            return frozenset()
-        return frozenset(
-            name
-            for name, status in self._catalog.statuses.items()
-            if status.state in _AT_REST
-            or (status.state == "RUNNING" and now_ms - status.since_ms >= _SETTLED_MS)
-        )
+        catalog = self._catalog
+        return settled(catalog.statuses, catalog.live_workers(), self._env.clock.wall_ms())
 
     # -- looking after pipelines ----------------------------------------------------------------
 
     async def _look(self) -> None:
         number = 0
         while True:
-            # Brokers that do not answer must not delay the rest.
-            await _within(_WRITE_S, *(each.tell_progress() for each in self.pipelines.values()))
-            if number % _REPORT_EVERY == 0:
-                await _within(_WRITE_S, self._report())
-                self._refresh()
-                self.ownership.balance()
-            if number % _MEMORY_EVERY == 0:
-                await self._check_memory()
-            await self._keep_spare()
+            try:
+                await self._look_once(number)
+            except Exception:  # noqa: BLE001 - whatever it is, pipelines go on
+                _log.exception("cannot look after pipelines; trying again")
             number += 1
             await self._env.clock.sleep(_LOOK_S)
+
+    async def _look_once(self, number: int) -> None:
+        # Brokers that do not answer must not delay the rest.
+        await _within(_WRITE_S, *(self._tell(each) for each in self.pipelines.values()))
+        if number % _REPORT_EVERY == 0:
+            await _within(_WRITE_S, self._report())
+            self._refresh()
+            self.ownership.balance()
+            await self._forget_deleted()
+        if number % _MEMORY_EVERY == 0:
+            await self._check_memory()
+        await self._keep_spare()
+
+    @staticmethod
+    async def _tell(pipeline: DeployedPipeline) -> None:
+        with only_logged("tell the progress of", pipeline.name):
+            await pipeline.tell_progress()
 
     async def _keep_spare(self) -> None:
         may_work = self._may_work()
@@ -298,9 +323,20 @@ class Worker:
         while True:
             try:
                 await self._preparation.clean()
-            except OSError as error:
-                _log.warning("cannot remove old environments: %s", error)
+                await self._drop_unused()
+            except Exception:  # noqa: BLE001 - whatever it is, pipelines go on
+                _log.exception("cannot remove old files; trying again")
             await self._env.clock.sleep(_CLEAN_S)
+
+    async def _drop_unused(self) -> None:
+        """Removes the files and logs of pipelines that are not needed in this folder."""
+        here = [name for name, each in self.pipelines.items() if each.owned]
+        catalog, now_ms = self._catalog, self._env.clock.wall_ms()
+        needed = needed_here(
+            catalog.deployments, catalog.statuses, catalog.live_workers(),
+            storage_id=self._identity.storage_id, here=[*here, *self.ownership.owned],
+        )  # fmt: skip
+        await self._threads.run(lambda: self._folder.drop_unused(needed, now_ms))
 
     async def _report(self) -> None:
         status = WorkerStatus(
@@ -317,27 +353,14 @@ class Worker:
         )
         try:
             await self._catalog.report_worker(status)
-        except ClientError as error:
-            _log.warning("cannot report the status of this worker: %s", error)
+        except WRITE_ERRORS as error:
+            self._unreported.note(error)
+        else:
+            self._unreported.worked()
 
     async def _check_memory(self) -> None:
         tasks = [task for pipeline in self.pipelines.values() for task in pipeline.tasks]
-        pids = [self._spares.pid, *(task.pid for task in tasks)]
-        if not any(pids):
-            self._memory = {}
-            return
-        used = await self._threads.run(memory_by_session)
-        # A process that Java starts has the size of Java for a moment: so two looks count.
-        before, self._too_large = self._too_large, set()
-        self._memory = {pid: used[pid] for pid in pids if pid is not None and pid in used}
-        for task in tasks:
-            pid, limit = task.pid, task.memory_max
-            if pid is None or used.get(pid, 0) <= limit:
-                continue
-            if pid in before:
-                task.kill_for_memory(used[pid], limit)
-            else:
-                self._too_large.add(pid)
+        await self._memory.look(tasks, [self._spares.pid])
 
     def _has_room(self, name: str) -> bool:
         """Whether there is memory for a second driver of a pipeline, for a recompute."""
@@ -380,10 +403,10 @@ class Worker:
             _installed("penstock"),
             _installed("pyspark"),
             self._env.clock.wall_ms(),
-            [each.sample(self._memory.get(each.pid or 0)) for each in tasks],
+            [each.sample(self._memory.used.get(each.pid or 0)) for each in tasks],
             len(self.ownership.owned),
             self._spares.states(),
-            sum(self._memory.values()),
+            sum(self._memory.used.values()),
             self._options.memory_mb << 20,
             self._around.start_times.histogram,
             self.ownership.lease_age_s,

@@ -1,11 +1,13 @@
 """The data folder of a worker.
 
 storage-id              names the folder: tables in it can only be used by its workers
-files/NAME/VERSION-...  the unpacked files of a version
+files/NAME/VERSION-...  the unpacked files of a version. Removed a day after the last use of a
+                        pipeline that is deleted, or that a worker with another folder runs
 environments/HASH       virtual environments
 storage/NAME            tables, checkpoints and metastore of a pipeline without shared storage;
                         _generations/N in it: those of a recompute, see `generations`
-logs/NAME               the log of its drivers
+logs/NAME               the log of its drivers; removed seven days after the last line of such a
+                        pipeline
 spark-home-HASH         links to PySpark: see `penstock.spark.home`
 class-archives/HASH.jsa archives of Java classes: see `penstock.spark.class_archive`
 spares/WORKER/ID        temporary files of a driver; of one that was started in advance also its
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -26,8 +29,12 @@ from penstock.spark.deployments.checkpoint_folders import local_folder
 from penstock.spark.deployments.file_lock import remove_lock, try_lock, wait_for_lock
 from penstock.spark.deployments.generations import generation_storage
 from penstock.spark.deployments.model import Deployment, Version
+from penstock.spark.partial_files import is_partial, partial_path, remove_left
 
 _LOCK: Final = ".lock"
+_HOUR_MS: Final = 3_600_000
+_KEPT_MS: Final = {"files": 24 * _HOUR_MS, "logs": 7 * 24 * _HOUR_MS}
+"""For how long what is not needed is kept. Lines are kept in the cluster for as long as logs."""
 
 
 class WorkerFolder:
@@ -44,7 +51,7 @@ class WorkerFolder:
             (self.path / name).mkdir(parents=True, exist_ok=True)
         file = self.path / "storage-id"
         if not file.exists():
-            partial = file.with_name(f"storage-id.{os.getpid()}")
+            partial = partial_path(file)
             partial.write_text(random.bytes(8).hex() + "\n", "utf-8")
             with suppress(FileExistsError):  # Another worker was faster.
                 os.link(partial, file)
@@ -81,9 +88,28 @@ class WorkerFolder:
     def drop_files(self, name: str, kept: set[str]) -> None:
         """Removes the files of versions that are not kept."""
         folder = self.path / "files" / name
-        for entry in list(folder.iterdir()) if folder.is_dir() else ():
-            if entry.name not in kept:
+        if not folder.is_dir():
+            return
+        for entry in list(folder.iterdir()):
+            # Another worker may be making a partial one.
+            if entry.name not in kept and not is_partial(entry):
                 shutil.rmtree(entry, ignore_errors=True)
+        remove_left(folder)
+
+    def mark_used(self, name: str) -> None:
+        """The files of a pipeline are used now."""
+        with suppress(OSError):  # There are none yet, or another user has them.
+            os.utime(self.path / "files" / name)
+
+    def drop_unused(self, needed: Collection[str], wall_ms: int) -> None:
+        """Removes the files and logs of pipelines that are not needed here, after a time: another
+        worker with this folder may still use them, and a log may still be read."""
+        for kind, kept_ms in _KEPT_MS.items():
+            for folder in list((self.path / kind).iterdir()):
+                with suppress(OSError):  # Another worker was faster.
+                    age_ms = wall_ms - _changed_ms(folder)
+                    if folder.name not in needed and age_ms > kept_ms:
+                        shutil.rmtree(folder, ignore_errors=True)
 
     def own_storage(self, name: str) -> Path:
         return self.path / "storage" / name
@@ -114,3 +140,10 @@ class WorkerFolder:
     def spare(self, number: str) -> Path:
         """Returns the folder of a driver. It is removed with the driver, or with the worker."""
         return self._spares / number
+
+
+def _changed_ms(folder: Path) -> float:
+    """Returns when a folder, or something in it, was last changed. Only two levels: a log has no
+    more, and the files of a version do not change."""
+    found = [folder, *folder.iterdir(), *folder.glob("*/*.log*")]
+    return max(each.lstat().st_mtime for each in found) * 1000

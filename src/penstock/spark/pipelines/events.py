@@ -17,6 +17,7 @@ earlier ones.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -41,6 +42,21 @@ _STATUS: Final = re.compile(r"Flow '?(?P<flow>[^\s']+)'? (?:(?:is|has|was) )?(?P
 
 
 _UNRESOLVED: Final = re.compile(r"Failed to resolve flow: '(?P<flow>[^']+)'")
+
+
+def read_event(line: str) -> dict[str, Any]:
+    """Returns the event in a line that a driver wrote. Raises ValueError if there is none."""
+    try:
+        found = json.loads(line, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, dict) or not isinstance(found.get("event"), str):
+        raise ValueError('it is no object with the text "event"')  # noqa: TRY004 (of the text)
+    return found
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def flow_event(message: str, root: str = "") -> dict[str, Any] | None:
@@ -187,6 +203,7 @@ class RunView:
     """Nodes and edges, once Spark has planned them."""
 
     def apply(self, event: Mapping[str, Any]) -> None:
+        """Adds an event. One with fields that are missing or wrong raises an ordinary error."""
         match event.get("event"):
             case "phase":
                 self.phase = str(event["text"])
@@ -212,14 +229,19 @@ class RunView:
                 flow.began, flow.backfilled = dict(event["began"]), dict(event["backfilled"])
                 flow.backfill = dict(event["backfill"] or {})
             case "graph":
-                self.graph = {"nodes": event["nodes"], "edges": event["edges"]}
+                self.graph = {"nodes": _objects(event["nodes"]), "edges": _objects(event["edges"])}
             case "end":
-                self.state = event["state"]
-                self.phase = str(event["state"]).lower()
-                self.error = str(event.get("error") or "")
+                self._on_end(event)
 
     def flow(self, name: str) -> FlowView:
         return self.flows.setdefault(name, FlowView(name))
+
+    def _on_end(self, event: Mapping[str, Any]) -> None:
+        if event["state"] not in ENDED:
+            raise ValueError(f"a run cannot end in the state {event['state']}")
+        self.state = event["state"]
+        self.phase = event["state"].lower()
+        self.error = str(event.get("error") or "")
 
     def _on_flow(self, event: Mapping[str, Any]) -> None:
         flow = self.flow(str(event["flow"]))
@@ -227,26 +249,19 @@ class RunView:
         flow.error = str(event.get("error") or "")
 
     def _on_progress(self, event: Mapping[str, Any]) -> None:
+        rows = int(event["rows"])
+        # Spark also reports progress without rows. The last batch is the last one with rows.
+        batch = _batch(event) if rows else {}
+        found = {name: int(number) for name, number in event["violations"].items() if rows}
         flow = self.flow(str(event["flow"]))
         flow.streaming = True
         if flow.status == "QUEUED":
             flow.status = "RUNNING"  # Spark reports no status of the queries of a script.
-        flow.rows += int(event["rows"])
-        if event["rows"]:
-            # Spark also reports progress without rows. The last batch is the last one with rows.
-            flow.rows_per_s = float(event["rows_per_s"])
-            flow.batch = int(event["batch"])
-            flow.batch_rows = int(event["rows"])
-            flow.batch_at = str(event["at"])
-            flow.batch_ms = int(event["duration_ms"])
-            flow.input_per_s = float(event.get("input_per_s") or 0.0)
-            flow.watermark = str(event.get("watermark") or "")
-            flow.state_rows = int(event.get("state_rows") or 0)
-            flow.state_bytes = int(event.get("state_bytes") or 0)
-            if event.get("skew") is not None:
-                flow.skew = float(event["skew"])
-            for name, number in event["violations"].items():
-                flow.violations[name] = flow.violations.get(name, 0) + int(number)
+        flow.rows += rows
+        for name, value in batch.items():
+            setattr(flow, name, value)
+        for name, number in found.items():
+            flow.violations[name] = flow.violations.get(name, 0) + number
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -258,3 +273,27 @@ class RunView:
             "flows": [asdict(flow) for flow in list(self.flows.values())],
             "graph": self.graph,
         }
+
+
+def _batch(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a progress event says about its batch, as the fields of a `FlowView`."""
+    found: dict[str, Any] = {
+        "rows_per_s": float(event["rows_per_s"]),
+        "batch": int(event["batch"]),
+        "batch_rows": int(event["rows"]),
+        "batch_at": str(event["at"]),
+        "batch_ms": int(event["duration_ms"]),
+        "input_per_s": float(event.get("input_per_s") or 0.0),
+        "watermark": str(event.get("watermark") or ""),
+        "state_rows": int(event.get("state_rows") or 0),
+        "state_bytes": int(event.get("state_bytes") or 0),
+    }
+    if event.get("skew") is not None:
+        found["skew"] = float(event["skew"])
+    return found
+
+
+def _objects(found: object) -> list[Any]:
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise TypeError("it is no list of objects")
+    return found

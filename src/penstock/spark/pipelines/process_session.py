@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,24 +37,36 @@ class Process:
 
 def processes() -> list[Process]:
     """Returns the processes of this machine that still run; none if there is no /proc."""
-    found = []
-    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
-        if not entry.name.isdecimal():
-            continue
-        with suppress(OSError, ValueError, IndexError):  # It has ended in the meantime.
-            stat = (entry / "stat").read_bytes()
-            # The second field is the name in parentheses, which may contain anything.
-            fields = stat[stat.rindex(b")") + 2 :].split()
-            if fields[0] != _ZOMBIE:
-                found.append(Process(int(entry.name), int(fields[3]), int(fields[21]) * _PAGE))
-    return found
+    return [process for pid in _pids() if (process := _process(pid)) is not None]
 
 
-def memory_by_session() -> dict[int, int]:
-    """Returns the resident memory of each session's processes, in bytes."""
+def _pids() -> list[int]:
+    names = os.listdir(_PROC) if _PROC.is_dir() else []
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _process(pid: int) -> Process | None:
+    """Returns a process that runs; None if it has ended."""
+    with suppress(OSError, ValueError, IndexError):
+        stat = (_PROC / str(pid) / "stat").read_bytes()
+        # The second field is the name in parentheses, which may contain anything.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        if fields[0] != _ZOMBIE:
+            return Process(pid, int(fields[3]), int(fields[21]) * _PAGE)
+    return None
+
+
+def memory_of(sessions: Collection[int]) -> dict[int, int]:
+    """Returns the resident memory of these sessions' processes, in bytes. Of other processes it
+    reads nothing: a machine may have thousands, and this is called every other second."""
     found: dict[int, int] = {}
-    for process in processes():
-        found[process.session] = found.get(process.session, 0) + process.rss_bytes
+    for pid in _pids():
+        with suppress(OSError):  # It has ended in the meantime.
+            if os.getsid(pid) not in sessions:
+                continue
+            process = _process(pid)
+            if process is not None and process.session in sessions:
+                found[process.session] = found.get(process.session, 0) + process.rss_bytes
     return found
 
 

@@ -9,6 +9,7 @@ it ends. However a run ends, no process is left running.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -27,10 +28,11 @@ from penstock.spark.home import make_home
 from penstock.spark.java import JavaMissing, check_java
 from penstock.spark.pipelines import state_files
 from penstock.spark.pipelines.errors import PipelineError
-from penstock.spark.pipelines.events import ENDED, RunView
+from penstock.spark.pipelines.events import ENDED, RunView, read_event
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, Project
 from penstock.wire.errors import ErrorCode
 
+_log = logging.getLogger(__name__)
 _STOP_S: Final = 20.0
 _SAVE_EVERY_S: Final = 1.0
 _CONNECT_TIMEOUT_MS: Final = 5_000
@@ -111,8 +113,12 @@ class Run:
         try:
             with self._spawned() as told:
                 for line in told:
-                    event = json.loads(line)
-                    self.view.apply(event)
+                    try:
+                        event = read_event(line)
+                        self.view.apply(event)
+                    except Exception as error:  # noqa: BLE001 - whatever it wrote, it is read on
+                        _log.warning("the driver wrote an odd event: %s: %s", error, line[:200])
+                        continue
                     self._save_now_and_then()
                     yield event
             if self.view.state not in ENDED:
@@ -138,7 +144,10 @@ class Run:
     def _spawned(self) -> Iterator[IO[str]]:
         receiving, sending = os.pipe()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("wb") as log, os.fdopen(receiving, encoding="utf-8") as told:
+        with (
+            self.log_path.open("wb") as log,
+            os.fdopen(receiving, encoding="utf-8", errors="replace") as told,
+        ):
             try:
                 self._driver = subprocess.Popen(  # noqa: S603 (this program)
                     self._command(sending),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.spark.partial_files import partial_path
 from penstock.spark.pipelines.events import ENDED
 from penstock.spark.pipelines.project import SPEC_NAMES
 
@@ -90,7 +91,7 @@ def _load(path: Path) -> object:
 
 def _replace(path: Path, content: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial = partial_path(path)
     partial.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
     os.replace(partial, path)
 
