@@ -343,7 +343,9 @@ class Deployments:
             return replace(now, version=version)
 
         text = f"from version {compared} to version {version}"
-        return await self._change(name, change, "rolled-back", text, decision.reset)
+        return await self._change(
+            name, change, "rolled-back", text, decision.reset, decision.keep
+        )
 
     def _compared(self, name: str, old: int, new: int) -> list[FlowChange]:
         """Returns what a change of the version does to the checkpoints of the flows."""
@@ -359,10 +361,11 @@ class Deployments:
         what: str,
         text: str = "",
         reset: Sequence[str] = (),
+        keep: Sequence[str] = (),
     ) -> dict[str, Any]:
         self._deployment(name)
         async with self.catalog(f"pipeline {name} is {what} {text}".rstrip()) as catalog:
-            await catalog.change(name, change, what, text, reset=reset)
+            await catalog.change(name, change, what, text, reset=reset, keep=keep)
         return {"name": name}
 
     async def delete(self, name: str, typed: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ it because the change does not matter to it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.spark.deployments.flow_fingerprints import Fingerprint, parse_fingerprint
@@ -40,6 +40,10 @@ class Decision:
     changes: list[FlowChange]
     reset: list[str]
     """The flows that begin again."""
+    keep: list[str] = field(default_factory=list)
+    """The flows that keep their checkpoints, because the user says so."""
+    pending: list[str] = field(default_factory=list)
+    """Flows that were to begin again earlier, which is not done yet."""
 
     def texts(self) -> list[str]:
         """Returns a line for each flow."""
@@ -48,6 +52,11 @@ class Decision:
     def _text(self, change: FlowChange) -> str:
         if change.flow in self.reset:
             return f"begins again without its checkpoint ({change.reason})"
+        if change.flow in self.pending and change.outcome != "removed":
+            return (
+                "begins again without its checkpoint, as was asked for earlier and is not done "
+                f"yet: --keep-checkpoint {change.flow} keeps it"
+            )
         match change.outcome:
             case "new" | "removed":
                 return f"{change.outcome}; {change.reason}"
@@ -65,9 +74,13 @@ def compare(old: Mapping[str, str], new: Mapping[str, str]) -> list[FlowChange]:
 
 
 def decide(
-    changes: Sequence[FlowChange], reset: Collection[str], keep: Collection[str]
+    changes: Sequence[FlowChange],
+    reset: Collection[str],
+    keep: Collection[str],
+    pending: Collection[str] = (),
 ) -> Decision:
-    """Applies the decisions of the user, or raises `PipelineError` if some are missing."""
+    """Applies the decisions of the user, or raises `PipelineError` if some are missing. `pending`
+    are flows that were to begin again earlier, which is not done yet."""
     known = {each.flow: each for each in changes if each.outcome != "removed"}
     for option, flows in (("--reset", reset), ("--keep-checkpoint", keep)):
         for flow in flows:
@@ -91,7 +104,8 @@ def decide(
     ]
     if missing:
         raise PipelineError(_refusal(missing))
-    return Decision(list(changes), sorted(reset))
+    left = sorted(set(pending) - set(keep) - set(reset))
+    return Decision(list(changes), sorted(reset), sorted(keep), left)
 
 
 def _refusal(missing: Sequence[FlowChange]) -> str:

@@ -141,6 +141,9 @@ class Deployment:
     the status. The worker then reports the same `reset_revision`."""
     reset_revision: int = 0
     """The revision that last added to `reset_flows`."""
+    reset_versions: dict[str, int] = field(default_factory=dict)
+    """For which version each of the `reset_flows` was to begin again. A return to another version
+    does not perform what was meant for the version that is left."""
     backfills: list[BackfillRequest] = field(default_factory=list)
     """The last backfills that were requested, the oldest first. Their ids are revisions."""
     changed_ms: int = 0
