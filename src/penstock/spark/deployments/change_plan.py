@@ -132,11 +132,18 @@ def deployed_text(plan: NewVersion, version: int) -> tuple[str, str]:
 
 def _after_deletion(name: str, status: Status | None, version: int) -> Deployment:
     if status is None:
-        return Deployment(name, 0, version)
+        return Deployment(name, 0, version, first_version=version)
     last = max(status.revision, status.reset_revision)
     generation = max(status.generation, 0)
     highest = max(status.generations, generation)
-    return Deployment(name, last, version, generation=generation, generations=highest)
+    return Deployment(
+        name,
+        last,
+        version,
+        first_version=version,
+        generation=generation,
+        generations=highest,
+    )
 
 
 def revised(

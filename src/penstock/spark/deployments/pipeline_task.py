@@ -94,6 +94,7 @@ class PipelineTask:
         self._dirty = False
         self._backfills = BackfillProgress()
         self._told_backfills: list[BackfillRequest] = []
+        self._told_dropped: tuple[int, str] = 0, ""
         self.view = RunView(name)
         self.figures = PipelineFigures()
         self._previews = PreviewDesk()
@@ -289,7 +290,7 @@ class PipelineTask:
                 effect.deployment, effect.version, tell
             )
         except NotPreparable as error:
-            self.handle(NotPrepared(effect.run, str(error), error.lasting))
+            self.handle(NotPrepared(effect.run, str(error), error.lasting, error.outside))
         except Exception as error:  # noqa: BLE001 - one pipeline must not end the worker
             _log.exception("cannot prepare %s", self.name)
             self.handle(NotPrepared(effect.run, f"{type(error).__name__}: {error}", lasting=False))
@@ -437,6 +438,8 @@ class PipelineTask:
                 self.handle(RoundEnded(run))
             case "position":
                 self._on_position(event)
+            case "reset-dropped":
+                self._on_reset_dropped(event)
             case _:
                 pass
 
@@ -489,6 +492,18 @@ class PipelineTask:
             worker = self._around.identity.worker
             told = Event(self.name, now.wall_ms, what, text, status.version, worker)
             self._effects.put_nowait(Record(told))
+
+    def _on_reset_dropped(self, event: Mapping[str, Any]) -> None:
+        """Flows that were to begin again do not exist in this version."""
+        now = self._now()
+        status = self.machine.status(now)
+        text = str(event.get("text") or "")
+        if status is None or (status.version, text) == self._told_dropped:
+            return  # A round that failed is begun again.
+        self._told_dropped = status.version, text
+        worker = self._around.identity.worker
+        told = Event(self.name, now.wall_ms, "reset-dropped", text, status.version, worker)
+        self._effects.put_nowait(Record(told))
 
     @property
     def is_starting(self) -> bool:
