@@ -281,8 +281,10 @@ async def _planned(
         before = None if old is None else catalog.versions.get((name, old.version))
         others = dict(catalog.deployments)
         status = catalog.statuses.get(name)
+        versions = catalog.versions_of(name)
     flows = {} if before is None else before.flows
-    changes = checkpoint_rules.compare(flows, files.flows)
+    former = checkpoint_rules.former_flows(versions, 0 if old is None else old.version)
+    changes = checkpoint_rules.compare(flows, files.flows, former)
     pending = {} if old is None else change_plan.pending_resets(old, status)
     decision = checkpoint_rules.decide(changes, options.reset, options.keep, pending)
     storage = options.storage if options.storage is not None else files.storage or None

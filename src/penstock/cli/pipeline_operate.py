@@ -151,6 +151,7 @@ async def _planned_rollback(
         check_no_recompute(current)
         target = to or earlier_version(catalog, current)
         status = catalog.statuses.get(name)
+        known = catalog.versions_of(name)
     versions = catalog.versions
     if (name, target) not in versions:
         raise PipelineError(
@@ -160,7 +161,8 @@ async def _planned_rollback(
         raise PipelineError(f"{name} is at version {target} already")
     running = versions.get((name, current.version))
     flows = {} if running is None else running.flows
-    changes = checkpoint_rules.compare(flows, versions[name, target].flows)
+    former = checkpoint_rules.former_flows(known, current.version)
+    changes = checkpoint_rules.compare(flows, versions[name, target].flows, former)
     asked = change_plan.pending_resets(current, status)
     pending = change_plan.still_meant(asked, current.version, target)
     decision = checkpoint_rules.decide(changes, reset, keep, pending)
