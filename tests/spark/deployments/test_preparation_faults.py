@@ -1,4 +1,4 @@
-"""Tests whose fault it is that a version cannot be prepared: only its own may lead to a rollback."""
+"""Tests whose fault it is that a version cannot be prepared. Others lead to no rollback."""
 
 from __future__ import annotations
 
