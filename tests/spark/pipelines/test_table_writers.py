@@ -81,8 +81,9 @@ def test_the_driver_goes_on_without_a_flow_that_is_gone(monkeypatch: pytest.Monk
 
     pipeline = Pipeline.__new__(Pipeline)
     monkeypatch.setattr(pipeline, "_defined", lambda: nullcontext(("graph", Definitions())))
-    pipeline._spec = SimpleNamespace(storage="storage")
-    pipeline._events = SimpleNamespace(tell=lambda kind, **fields: told.append((kind, fields)))  # type: ignore[assignment]
+    monkeypatch.setattr(pipeline, "_spec", SimpleNamespace(storage="storage"), raising=False)
+    events = SimpleNamespace(tell=lambda kind, **fields: told.append((kind, fields)))
+    monkeypatch.setattr(pipeline, "_events", events, raising=False)
     pipeline._reset(["gone", "one"])
     assert begun == [ONE]
     ((kind, fields),) = told
