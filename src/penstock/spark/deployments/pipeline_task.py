@@ -20,7 +20,6 @@ from penstock.runtime import boot_time
 from penstock.spark.deployments.backfill_progress import BackfillProgress
 from penstock.spark.deployments.driver_log import DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess
-from penstock.spark.deployments.generations import rolled_back
 from penstock.spark.deployments.metrics.figures import PipelineFigures, PipelineSample
 from penstock.spark.deployments.model import Event, Status
 from penstock.spark.deployments.phase import Phase
@@ -28,6 +27,7 @@ from penstock.spark.deployments.pipeline_part import Part, Rounds
 from penstock.spark.deployments.preparation import NotPreparable, PreparationTasks, PreparedVersion
 from penstock.spark.deployments.preview_server import PreviewDesk
 from penstock.spark.deployments.previews import Preview, PreviewRequest, table_named
+from penstock.spark.deployments.rollback import roll_back
 from penstock.spark.deployments.starting import is_starting
 from penstock.spark.deployments.supervisor import Supervisor
 from penstock.spark.deployments.supervisor_events import (
@@ -94,7 +94,7 @@ class PipelineTask:
         self._dirty = False
         self._backfills = BackfillProgress()
         self._told_backfills: list[BackfillRequest] = []
-        self._told_dropped: tuple[int, str] = 0, ""
+        self._told_dropped = ""
         self.view = RunView(name)
         self.figures = PipelineFigures()
         self._previews = PreviewDesk()
@@ -252,7 +252,8 @@ class PipelineTask:
                 if self._driver is not None and run == self.machine.run:
                     self._driver.send({"round": True})
             case RollBack():
-                await self._roll_back(effect)
+                worker, now_ms = self._around.identity.worker, self._now().wall_ms
+                await roll_back(self._around.catalog, effect, worker=worker, now_ms=now_ms)
             case Released():
                 self._released.set()
 
@@ -401,24 +402,6 @@ class PipelineTask:
         else:
             self._driver.send({"stop": "soon"})
 
-    async def _roll_back(self, effect: RollBack) -> None:
-        text = f"version {effect.failed} failed ({effect.reason}); back to version {effect.version}"
-        try:
-            await self._around.catalog.change(
-                self.name,
-                lambda known: (
-                    rolled_back(known, effect.version, self._around.clock.wall_ms())
-                    if known.version == effect.failed
-                    else known
-                ),
-                "rolled-back",
-                text,
-                by=self._around.identity.worker,
-            )
-        except (ClientError, PipelineError) as error:
-            # The next failure tries it again.
-            _log.warning("cannot roll back %s: %s", self.name, error)
-
     def _on_event(self, run: int, event: Mapping[str, Any]) -> None:
         self.view.apply(event)
         self.figures.apply(event, self._around.clock.monotonic())
@@ -439,7 +422,7 @@ class PipelineTask:
             case "position":
                 self._on_position(event)
             case "reset-dropped":
-                self._on_reset_dropped(event)
+                self._on_reset_dropped(str(event.get("text") or ""))
             case _:
                 pass
 
@@ -493,17 +476,14 @@ class PipelineTask:
             told = Event(self.name, now.wall_ms, what, text, status.version, worker)
             self._effects.put_nowait(Record(told))
 
-    def _on_reset_dropped(self, event: Mapping[str, Any]) -> None:
-        """Flows that were to begin again do not exist in this version."""
-        now = self._now()
-        status = self.machine.status(now)
-        text = str(event.get("text") or "")
-        if status is None or (status.version, text) == self._told_dropped:
-            return  # A round that failed is begun again.
-        self._told_dropped = status.version, text
-        worker = self._around.identity.worker
-        told = Event(self.name, now.wall_ms, "reset-dropped", text, status.version, worker)
-        self._effects.put_nowait(Record(told))
+    def _on_reset_dropped(self, text: str) -> None:
+        """Flows that were to begin again do not exist. It is said once."""
+        if text != self._told_dropped:
+            self._told_dropped, now_ms = text, self._now().wall_ms
+            status, worker = self.machine.status(self._now()), self._around.identity.worker
+            version = 0 if status is None else status.version
+            told = Event(self.name, now_ms, "reset-dropped", text, version, worker)
+            self._effects.put_nowait(Record(told))
 
     @property
     def is_starting(self) -> bool:

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from penstock.spark.deployments import schedule as times
 from penstock.spark.deployments.backoff import Backoff
+from penstock.spark.deployments.deployment_check import known_good, why_not_runnable
 from penstock.spark.deployments.model import Deployment, Event, State, Status, Version
 from penstock.spark.deployments.outside_trouble import advice, with_advice
 from penstock.spark.deployments.phase import WITH_DRIVER, Phase
@@ -138,7 +138,7 @@ class Supervisor:
             return
         if before is None:
             self._backoff.worked()  # Failures of a deployment that is gone do not count.
-            self._forget_former(after)
+            self._good_version = known_good(self._good_version, after)
         if before is None or recipe(before) != recipe(after) or before.wanted != after.wanted:
             # Someone changed it: what failed before may work now.
             self._backoff.retry_now()
@@ -161,7 +161,7 @@ class Supervisor:
         self._uses_storage = previous.storage_id == self._identity.storage_id
         deployment = self._deployment
         if deployment is not None:
-            self._forget_former(deployment)
+            self._good_version = known_good(self._good_version, deployment)
         if deployment is not None and previous.revision == deployment.revision:
             self._backoff.resume(
                 previous.version, previous.version_failures, previous.failures, previous.error
@@ -172,11 +172,6 @@ class Supervisor:
         if previous.worker and previous.worker != self._identity.worker:
             self._interrupted = False
             self._record(now, "moved", f"taken over from {previous.worker} on {previous.host}")
-
-    def _forget_former(self, deployment: Deployment) -> None:
-        """A version of a deployment of the same name that was deleted is not gone back to."""
-        if self._good_version < deployment.first_version:
-            self._good_version = 0
 
     def _on_attempt(
         self,
@@ -302,16 +297,7 @@ class Supervisor:
 
     def _check(self, deployment: Deployment, now: Now) -> bool:
         """Holds a deployment that cannot be run. Returns whether it can."""
-        error = ""
-        if self._version is None:
-            error = (
-                f"version {deployment.version} does not exist: deploy the pipeline again, or roll "
-                "it back"
-            )
-        try:
-            times.check(deployment.schedule)
-        except times.ScheduleInvalid as invalid:
-            error = str(invalid)
+        error = why_not_runnable(deployment, self._version)
         if error:
             self._held = deployment.revision, "FAILED"
             self._backoff.error = error
