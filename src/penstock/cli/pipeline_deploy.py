@@ -268,7 +268,10 @@ async def _planned(
     bootstrap: str, name: str, files: PreparedFiles, options: _Options
 ) -> tuple[NewVersion, Decision]:
     """Compares the project with the version that runs. Changes nothing."""
-    from penstock.spark.deployments import checkpoint_rules  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments import (  # noqa: PLC0415 -- for speed
+        change_plan,
+        checkpoint_rules,
+    )
     from penstock.spark.deployments.change_plan import NewVersion  # noqa: PLC0415 -- for speed
     from penstock.spark.deployments.storage_place import check_storage  # noqa: PLC0415 -- for speed
 
@@ -277,9 +280,13 @@ async def _planned(
         old = catalog.deployments.get(name)
         before = None if old is None else catalog.versions.get((name, old.version))
         others = dict(catalog.deployments)
+        status = catalog.statuses.get(name)
+        versions = catalog.versions_of(name)
     flows = {} if before is None else before.flows
-    changes = checkpoint_rules.compare(flows, files.flows)
-    decision = checkpoint_rules.decide(changes, options.reset, options.keep)
+    former = checkpoint_rules.former_flows(versions, 0 if old is None else old.version)
+    changes = checkpoint_rules.compare(flows, files.flows, former)
+    pending = {} if old is None else change_plan.pending_resets(old, status)
+    decision = checkpoint_rules.decide(changes, options.reset, options.keep, pending)
     storage = options.storage if options.storage is not None else files.storage or None
     check_storage(storage or "", name, others)
     used = storage if storage is not None else "" if old is None else old.storage
@@ -301,6 +308,7 @@ async def _planned(
         options.auto_rollback,
         "STOPPED" if options.stopped else "RUNNING",
         decision.reset,
+        decision.keep,
         expected_version=0 if old is None else old.version,
     )
     return plan, decision

@@ -125,7 +125,7 @@ def rollback(
     if decision.reset:
         flows = ", ".join(decision.reset)
         confirm(f"Begin {printable(flows)} again without checkpoints?", yes=yes)
-    made = done(_rolled_back(bootstrap, name, source, target, decision.reset))
+    made = done(_rolled_back(bootstrap, name, source, target, decision))
     _tell(made, f"{printable(name)} goes back to version {target}", json=json)
 
 
@@ -133,7 +133,10 @@ async def _planned_rollback(
     bootstrap: str, name: str, to: int | None, reset: Sequence[str], keep: Sequence[str]
 ) -> tuple[int, int, Decision]:
     """Returns the version that runs, the one to go back to, and what happens to the flows."""
-    from penstock.spark.deployments import checkpoint_rules  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments import (  # noqa: PLC0415 -- for speed
+        change_plan,
+        checkpoint_rules,
+    )
     from penstock.spark.deployments.checkpoint_folders import (  # noqa: PLC0415 -- for speed
         check_resettable,
     )
@@ -147,6 +150,8 @@ async def _planned_rollback(
         current = catalog.deployment(name)
         check_no_recompute(current)
         target = to or earlier_version(catalog, current)
+        status = catalog.statuses.get(name)
+        known = catalog.versions_of(name)
     versions = catalog.versions
     if (name, target) not in versions:
         raise PipelineError(
@@ -156,8 +161,11 @@ async def _planned_rollback(
         raise PipelineError(f"{name} is at version {target} already")
     running = versions.get((name, current.version))
     flows = {} if running is None else running.flows
-    changes = checkpoint_rules.compare(flows, versions[name, target].flows)
-    decision = checkpoint_rules.decide(changes, reset, keep)
+    former = checkpoint_rules.former_flows(known, current.version)
+    changes = checkpoint_rules.compare(flows, versions[name, target].flows, former)
+    asked = change_plan.pending_resets(current, status)
+    pending = change_plan.still_meant(asked, current.version, target)
+    decision = checkpoint_rules.decide(changes, reset, keep, pending)
     for flow in decision.reset:
         check_resettable(versions[name, target].kind, current.storage, flow)
     return current.version, target, decision
@@ -174,7 +182,7 @@ def earlier_version(catalog: Catalog, current: Deployment) -> int:
 
 
 async def _rolled_back(
-    bootstrap: str, name: str, source: int, target: int, reset: Sequence[str]
+    bootstrap: str, name: str, source: int, target: int, decision: Decision
 ) -> Deployment:
     from penstock.spark.deployments.catalog_errors import (  # noqa: PLC0415 -- for speed
         ChangeConflict,
@@ -187,7 +195,9 @@ async def _rolled_back(
 
     async with open_catalog(bootstrap) as catalog:
         text = f"from version {source} to version {target}"
-        return await catalog.change(name, back, "rolled-back", text, reset=reset)
+        return await catalog.change(
+            name, back, "rolled-back", text, reset=decision.reset, keep=decision.keep
+        )
 
 
 def delete(

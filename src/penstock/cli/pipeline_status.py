@@ -203,6 +203,7 @@ def deployment_json(catalog: Catalog, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "state": catalog.state(name),
+        "waiting": _waiting(catalog, name),
         "wanted": deployment.wanted,
         "version": deployment.version,
         "revision": deployment.revision,
@@ -232,6 +233,15 @@ def deployment_json(catalog: Catalog, name: str) -> dict[str, Any]:
     }
 
 
+def _waiting(catalog: Catalog, name: str) -> str:
+    """Returns why no worker has a pipeline, and what to do; empty if it does not wait for one."""
+    from penstock.spark.deployments.waiting import waiting_reason  # noqa: PLC0415 -- for speed
+
+    if catalog.state(name) != "WAITING FOR A WORKER":
+        return ""
+    return waiting_reason(name, catalog.deployments, catalog.statuses, catalog.live_workers())
+
+
 def _flows(run: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the flows of a run, if a worker of this version has written them."""
     flows = run.get("flows")
@@ -256,7 +266,7 @@ def deployment_text(found: dict[str, Any]) -> str:
     if found["next_ms"] and found["state"] in ("WAITING FOR ITS TIME", "BACKING OFF"):
         lines.append(f"begins again at {at(found['next_ms'])}")
     if found["state"] == "WAITING FOR A WORKER":
-        lines.append("see the workers with: penstock pipeline workers")
+        lines.append(printable(found["waiting"]))
     if found["error"]:
         failures = f" ({found['failures']} times)" if found["failures"] > 1 else ""
         lines.append(f"failed{failures}: {printable(found['error'])}")

@@ -14,6 +14,7 @@ from penstock.console.problems import Problem
 from penstock.spark.deployments import backfill_requests, recompute_requests, topics
 from penstock.spark.deployments.catalog_view import WORKER_LIVE_S, CatalogView
 from penstock.spark.deployments.model import Deployment, Event, Status, Version, decode
+from penstock.spark.deployments.waiting import waiting_reason
 
 EVENTS_KEPT: Final = 500
 """For each pipeline."""
@@ -88,17 +89,21 @@ class DeploymentRecords:
         if status is None:
             if deployment.wanted == "STOPPED":
                 return "STOPPED", "It was never started."
-            return "WAITING FOR A WORKER", _no_worker(bool(self.view.workers))
+            return "WAITING FOR A WORKER", self._waiting(name, now_ms)
         if status.state in _UNDER_WAY and self.is_silent(status.worker, now_ms):
             return NO_REPORTS, (
                 f"Worker {status.worker} does not report. Another worker takes the pipeline over "
                 "when its lease has ended, if there is one that can run it."
             )
         if status.state == "WAITING FOR A WORKER":
-            return status.state, _no_worker(bool(self.view.workers))
+            return status.state, self._waiting(name, now_ms)
         if status.revision < deployment.revision:
             return status.state, "The last change has not reached its worker yet."
         return status.state, ""
+
+    def _waiting(self, name: str, now_ms: int) -> str:
+        view = self.view
+        return waiting_reason(name, view.deployments, view.statuses, view.live_workers(now_ms))
 
     def problems(self, now_ms: int) -> list[Problem]:
         """Returns a problem for each pipeline that should run and does not."""
@@ -156,12 +161,6 @@ def _shortened(found: list[Problem]) -> list[Problem]:
         return found
     title = f"{more:,} more pipelines do not run"
     return [*found[:PROBLEMS_MAX], Problem("warning", title, _SEE, "#/pipelines")]
-
-
-def _no_worker(has_some: bool) -> str:
-    if has_some:
-        return "No worker has taken it yet. Workers need access to its storage."
-    return "No worker runs. Start one with: penstock pipeline worker --data DIR"
 
 
 def described_schedule(deployment: Deployment) -> str:

@@ -35,7 +35,7 @@ from penstock.spark.deployments.catalog_errors import (
     NoSuchDeployment,
 )
 from penstock.spark.deployments.checkpoint_folders import check_resettable
-from penstock.spark.deployments.checkpoint_rules import FlowChange, compare, decide
+from penstock.spark.deployments.checkpoint_rules import FlowChange, compare, decide, former_flows
 from penstock.spark.deployments.generations import check_no_recompute
 from penstock.spark.deployments.model import Deployment, LogChunk, Status, Version, decode
 from penstock.spark.pipelines.errors import PipelineError
@@ -343,14 +343,15 @@ class Deployments:
             return replace(now, version=version)
 
         text = f"from version {compared} to version {version}"
-        return await self._change(name, change, "rolled-back", text, decision.reset)
+        return await self._change(name, change, "rolled-back", text, decision.reset, decision.keep)
 
     def _compared(self, name: str, old: int, new: int) -> list[FlowChange]:
         """Returns what a change of the version does to the checkpoints of the flows."""
         versions = self._records.view.versions
         before, after = versions.get((name, old)), versions.get((name, new))
         flows = {} if before is None else before.flows
-        return compare(flows, {} if after is None else after.flows)
+        former = former_flows(self._records.view.versions_of(name), old)
+        return compare(flows, {} if after is None else after.flows, former)
 
     async def _change(
         self,
@@ -359,10 +360,11 @@ class Deployments:
         what: str,
         text: str = "",
         reset: Sequence[str] = (),
+        keep: Sequence[str] = (),
     ) -> dict[str, Any]:
         self._deployment(name)
         async with self.catalog(f"pipeline {name} is {what} {text}".rstrip()) as catalog:
-            await catalog.change(name, change, what, text, reset=reset)
+            await catalog.change(name, change, what, text, reset=reset, keep=keep)
         return {"name": name}
 
     async def delete(self, name: str, typed: str) -> dict[str, Any]:

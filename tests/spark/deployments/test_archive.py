@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -168,6 +169,21 @@ def test_an_archive_never_writes_outside(
     with pytest.raises(PipelineError, match="the archive"):
         unpack(made(*members), target)
     assert [path for path in tmp_path.rglob("*") if path != tmp_path / "in"] == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_cannot_be_written_is_no_fault_of_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    put(tmp_path / "in", "a", "x")
+    sound = pack(tmp_path / "in")
+
+    def write(path: Path, _: bytes) -> int:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        unpack(sound, tmp_path / "out")
 
 
 def test_garbage_is_refused(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from penstock.spark.deployments.checkpoint_rules import compare, decide
+from penstock.spark.deployments.checkpoint_rules import compare, decide, former_flows
 from penstock.spark.deployments.flow_fingerprints import (
     parse_fingerprint,
     project_flows,
     script_flows,
 )
+from penstock.spark.deployments.model import Version
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.templates import TEMPLATES
 
@@ -260,11 +261,51 @@ def test_decisions_about_flows_that_do_not_exist() -> None:
 
 
 def test_new_and_removed_flows_are_named() -> None:
-    decision = decide(compare({"old": "1:x"}, prints(FILES)), [], [])
+    changes = compare({"old": "1:x"}, prints(FILES))
+    decision = decide(changes, [], [])
     assert decision.texts() == [
-        "clicks: new; it begins without a checkpoint",
+        f"clicks: new; {changes[0].reason}",
         "old: removed; its checkpoint and its table are kept",
     ]
+    assert changes[0].reason.startswith("it begins without a checkpoint, unless its storage has")
+
+
+def version(number: int, flows: Mapping[str, str]) -> Version:
+    return Version("views", number, "project", "x", "a" * 64, 1, flows=dict(flows))
+
+
+def test_a_flow_that_an_earlier_version_had_goes_on_with_its_checkpoint() -> None:
+    """Also one that a rollback brings back."""
+    running = {"other": "1:x"}
+    versions = [version(1, {"clicks": "1:x"}), version(3, prints(FILES)), version(4, running)]
+    former = former_flows(versions, 4)
+    assert former["clicks"].version == 3, "the last one that had it"
+    (back, _) = compare(running, prints(FILES), former)
+    assert back.outcome == "kept" and "version 3 had this flow" in back.reason
+    (text,) = decide([back], [], []).texts()
+    assert "keeps its checkpoint" in text and "begins without" not in text
+    # It does not fit to a flow with other sources.
+    (lost, _) = compare(running, prints(changed('TOPIC = "clicks"', 'TOPIC = "views"')), former)
+    assert lost.outcome == "not kept" and lost.reason.endswith("but its sources changed")
+    with pytest.raises(PipelineError, match="--reset clicks"):
+        decide([lost], [], [])
+    # One in another place is not found.
+    (moved, _) = compare(running, prints(FILES, "c.other"), former)
+    assert moved.outcome == "new" and "unless its storage has one" in moved.reason
+
+
+def test_a_new_view_has_no_checkpoint() -> None:
+    changes = compare({}, prints({"flows/a.sql": SQL}))
+    reasons = {each.flow: each.reason for each in changes}
+    assert reasons["counts"] == "it has no checkpoint, it is computed in every round"
+
+
+def test_what_was_asked_for_earlier_is_in_the_plan() -> None:
+    changes = compare(prints(FILES), prints(FILES))
+    (text,) = decide(changes, [], [], ["clicks"]).texts()
+    assert "begins again without its checkpoint, as was asked for earlier" in text
+    (text,) = decide(changes, [], ["clicks"], ["clicks"]).texts()
+    assert "keeps its checkpoint" in text
 
 
 def test_a_fingerprint_of_another_version_cannot_be_compared() -> None:

@@ -20,7 +20,6 @@ from penstock.spark.deployments.supervisor_events import (
     Prepare,
     Prepared,
     Report,
-    RollBack,
     RoundEnded,
     StartDriver,
     StopDriver,
@@ -271,62 +270,6 @@ def test_a_pipeline_that_is_deleted_stops_and_is_not_reported_again(pipeline: Su
     released = pipeline.on(GivenUp())
     assert kinds(released) == ["Released"]
     assert not [effect for effect in ended + released if isinstance(effect, Report)]
-
-
-def test_a_version_that_never_worked_is_rolled_back(pipeline: Supervised) -> None:
-    pipeline.define(auto_rollback=True)
-    pipeline.running()
-    pipeline.complete_round()
-    pipeline.define(version=2)
-    pipeline.on(DriverEnded(pipeline.machine.run))
-    for _ in range(3):
-        assert not pipeline.count(RollBack)
-        pipeline.ready()
-        failed = pipeline.on(DriverEnded(pipeline.machine.run, error="no table"))
-        pipeline.wait(30)
-    assert only(RollBack, failed) == RollBack("views", 2, 1, "no table")
-    pipeline.define(version=1)
-    pipeline.ready()
-    assert pipeline.state == "RUNNING" and pipeline.count(RollBack) == 1
-
-
-@pytest.mark.parametrize("lasting", [True, False])
-def test_a_version_that_cannot_be_prepared_is_rolled_back_at_once(
-    pipeline: Supervised, lasting: bool
-) -> None:
-    pipeline.define(auto_rollback=True)
-    pipeline.running()
-    pipeline.complete_round()
-    pipeline.define(version=2)
-    pipeline.on(DriverEnded(pipeline.machine.run))
-    failed = pipeline.on(NotPrepared(pipeline.machine.run, "no such package", lasting=lasting))
-    assert ("RollBack" in kinds(failed)) == lasting
-    assert pipeline.state == "BACKING OFF"
-
-
-def test_a_version_that_worked_is_not_rolled_back(pipeline: Supervised) -> None:
-    pipeline.define(auto_rollback=True)
-    pipeline.running()
-    pipeline.complete_round()
-    for _ in range(5):
-        pipeline.on(DriverEnded(pipeline.machine.run, error="no table"))
-        pipeline.wait(30)
-        pipeline.ready()
-    assert not pipeline.count(RollBack)
-
-
-def test_a_version_that_a_person_left_is_not_taken_again(pipeline: Supervised) -> None:
-    """The newest version worked, but with wrong results. The older one does not start."""
-    pipeline.define(auto_rollback=True, version=3)
-    pipeline.running()
-    pipeline.complete_round()
-    pipeline.define(version=2)
-    pipeline.on(DriverEnded(pipeline.machine.run))
-    for _ in range(4):
-        pipeline.ready()
-        pipeline.on(DriverEnded(pipeline.machine.run, error="no broker"))
-        pipeline.wait(30)
-    assert not pipeline.count(RollBack)
 
 
 def test_a_script_that_returns_is_completed_and_not_run_again(pipeline: Supervised) -> None:

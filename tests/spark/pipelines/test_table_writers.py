@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 
 from penstock import Producer
+from penstock.spark.pipelines.driver import Pipeline
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.table_writers import (
     Flow,
     check_log,
     check_writers,
+    flows_to_reset,
     latest_batch,
     local_names,
 )
@@ -55,6 +59,36 @@ def NAME():
 def test_several_flows_into_files_are_refused(form: str) -> None:
     with pytest.raises(PipelineError, match=r"table both has 2 flows \(one, two\).*union"):
         check_writers({"c.d.both": form}, [ONE, TWO])
+
+
+def test_a_flow_that_is_gone_does_not_keep_others_from_beginning_again() -> None:
+    assert flows_to_reset([ONE, TWO], ["gone", "two", "two"]) == ([TWO], ["gone"])
+    assert flows_to_reset([ONE], []) == ([], [])
+
+
+def test_the_driver_goes_on_without_a_flow_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Flow] = []
+    told: list[tuple[str, dict[str, object]]] = []
+
+    class Definitions:
+        flows = (ONE,)
+
+        def check(self) -> None: ...
+
+        def reset(self, _: str, flows: list[Flow]) -> list[str]:
+            begun.extend(flows)
+            return []
+
+    pipeline = Pipeline.__new__(Pipeline)
+    monkeypatch.setattr(pipeline, "_defined", lambda: nullcontext(("graph", Definitions())))
+    monkeypatch.setattr(pipeline, "_spec", SimpleNamespace(storage="storage"), raising=False)
+    events = SimpleNamespace(tell=lambda kind, **fields: told.append((kind, fields)))
+    monkeypatch.setattr(pipeline, "_events", events, raising=False)
+    pipeline._reset(["gone", "one"])
+    assert begun == [ONE]
+    ((kind, fields),) = told
+    assert kind == "reset-dropped" and fields["flows"] == ["gone"]
+    assert "there is no such flow any more" in str(fields["text"])
 
 
 def test_several_flows_into_a_table_with_transactions_are_allowed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import Admin
+from penstock.spark.options import parse_sink
 from penstock.spark.pipelines.project import find_project
 from penstock.spark.pipelines.scaffold import make_project
 from penstock.spark.pipelines.templates import TEMPLATES
@@ -32,6 +34,21 @@ FILLED = {
     "features": ["purchases", "customer_features"],
 }
 """Template -> the tables that have rows after a run."""
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_batches_are_bounded_and_sinks_state_their_delivery(template: str) -> None:
+    made = TEMPLATES[template].render("shop", "localhost:9092", "file:///s")
+    code = "".join(text for path, text in made.items() if path.startswith("transformations/"))
+    streams = code.count('readStream.format("penstock")')
+    assert streams == code.count('.option("maxBytesPerTrigger", "64m")') > 0
+    sinks = re.findall(r'"topic": "(.*)"', code)
+    assert len(sinks) == code.count("create_sink(") == code.count('"delivery": "at_least_once"')
+    for topic in sinks:
+        # What the README says instead is possible.
+        chosen = re.findall(r'^    "(delivery|sink)": "(.*)",$', made["README.md"], re.MULTILINE)
+        assert dict(chosen) == {"delivery": "exactly_once", "sink": topic}
+        parse_sink({"kafka.bootstrap.servers": "localhost:9092", "topic": topic, **dict(chosen)})
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

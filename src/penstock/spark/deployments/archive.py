@@ -10,6 +10,7 @@ name when it is complete.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -29,6 +30,18 @@ from penstock.spark.pipelines.errors import PipelineError
 FILES_MAX: Final = 10_000
 UNPACKED_BYTES_MAX: Final = 512 << 20
 REQUIREMENTS_NAME: Final = "requirements.txt"
+_OF_THE_DISK: Final = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EMFILE,
+        errno.ENFILE,
+    }
+)
 _EXECUTABLE: Final = 0o755
 _PLAIN: Final = 0o644
 _HINT: Final = f"list what is not needed in {IGNORE_NAME}"
@@ -171,6 +184,8 @@ def _extract(archive: bytes, folder: Path) -> None:
                         f"the archive has {member.name!r}, which is no file of a project"
                     )
     except (tarfile.TarError, EOFError, OSError, zlib.error, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+            raise  # The archive is not to blame.
         raise PipelineError(f"the archive cannot be unpacked: {error}") from error
 
 

@@ -26,11 +26,13 @@ class Backoff:
         self._version = 0
         self._version_failures = 0
 
-    def fail(self, version: int, error: str, now: Now) -> float:
-        """Counts a failure, and returns the pause in seconds."""
+    def fail(self, version: int, error: str, now: Now, *, outside: bool = False) -> float:
+        """Counts a failure, and returns the pause in seconds. `outside`: it is not the version's
+        fault."""
         if self._version != version:
             self._version, self._version_failures = version, 0
-        self._version_failures += 1
+        if not outside:
+            self._version_failures += 1
         self.failures += 1
         self.error = error[:TOLD_ERROR_MAX]
         doublings = min(self.failures - 1, _DOUBLINGS_MAX)
@@ -44,6 +46,15 @@ class Backoff:
     def is_hopeless(self) -> bool:
         """Whether the version failed so often that another one should be tried."""
         return self._version_failures >= self._limits.failures_max
+
+    def version_failures(self, version: int) -> int:
+        """Returns how often this version failed by its own fault since it last worked."""
+        return self._version_failures if self._version == version else 0
+
+    def resume(self, version: int, version_failures: int, failures: int, error: str) -> None:
+        """Goes on with what another worker has counted."""
+        self._version, self._version_failures = version, max(version_failures, 0)
+        self.failures, self.error = failures, error
 
     def worked(self) -> None:
         self.failures = self._version_failures = 0

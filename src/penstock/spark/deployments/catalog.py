@@ -286,12 +286,14 @@ class Catalog:
         text: str,
         *,
         reset: Sequence[str] = (),
+        keep: Sequence[str] = (),
         by: str | None = None,
     ) -> Deployment:
         """Changes a deployment and adds the event `what` to its history. Returns the new one.
 
         Revision, time and user of the change are set here. If `change` returns its argument,
-        nothing is written. `reset` are flows that begin again without their checkpoints.
+        nothing is written. `reset` are flows that begin again without their checkpoints, and `keep`
+        those that keep them, even if they were to begin again.
         """
         user = self.user if by is None else by
 
@@ -302,12 +304,14 @@ class Catalog:
                 return old
             now_ms = self._env.clock.wall_ms()
             status = self._view.statuses.get(name)
-            new = change_plan.revised(old, wanted, status, reset, Change(user, now_ms))
+            made = Change(user, now_ms)
+            new = change_plan.revised(old, wanted, status, reset, made, keep=keep)
             if (name, new.version) not in self._view.versions:
                 raise PipelineError(
                     f"{name} has no version {new.version}: see penstock pipeline versions {name}"
                 )
-            event = Event(name, now_ms, what, text, new.version, by=user)
+            told = text + change_plan.given_up_text(old, new, status)
+            event = Event(name, now_ms, what, told, new.version, by=user)
             async with producer.transaction():
                 await self._write(
                     producer, topics.DEFINITIONS, topics.deployment_key(name), encode(new)

@@ -43,6 +43,8 @@ class NewVersion:
     auto_rollback: bool | None = None
     wanted: Wanted = "RUNNING"
     reset_flows: Sequence[str] = ()
+    kept_flows: Sequence[str] = ()
+    """Flows that keep their checkpoints: they do not begin again, even if they were to."""
     expected_version: int | None = None
     """The version that runs now (0: none), if this one was compared with it."""
     recompute: RecomputeOrder | None = None
@@ -116,7 +118,8 @@ def planned(view: CatalogView, plan: NewVersion, version: int, change: Change) -
     )
     if wanted.storage != old.storage:
         wanted = replace(wanted, kept=None)  # They are in the other storage.
-    return revised(old, wanted, status, plan.reset_flows, change)
+    kept = plan.kept_flows
+    return revised(old, wanted, status, plan.reset_flows, change, keep=kept, is_new=True)
 
 
 def deployed_text(plan: NewVersion, version: int) -> tuple[str, str]:
@@ -129,11 +132,18 @@ def deployed_text(plan: NewVersion, version: int) -> tuple[str, str]:
 
 def _after_deletion(name: str, status: Status | None, version: int) -> Deployment:
     if status is None:
-        return Deployment(name, 0, version)
+        return Deployment(name, 0, version, first_version=version)
     last = max(status.revision, status.reset_revision)
     generation = max(status.generation, 0)
     highest = max(status.generations, generation)
-    return Deployment(name, last, version, generation=generation, generations=highest)
+    return Deployment(
+        name,
+        last,
+        version,
+        first_version=version,
+        generation=generation,
+        generations=highest,
+    )
 
 
 def revised(
@@ -142,18 +152,26 @@ def revised(
     status: Status | None,
     reset: Sequence[str],
     change: Change,
+    *,
+    keep: Sequence[str] = (),
+    is_new: bool = False,
 ) -> Deployment:
     """Completes a change. `reset` are the flows that begin again. Those of earlier changes stay in
-    the list until a worker has reported that they have begun, or other tables are served."""
-    is_done = status is not None and status.reset_revision >= old.reset_revision
-    is_done = is_done or wanted.generation != old.generation
-    pending = () if is_done else old.reset_flows
+    the list until a worker has reported that they have begun, other tables are served, the user
+    says that a flow keeps its checkpoint (`keep`), or the version for which it was asked is left.
+    `is_new`: the version was not deployed before. It takes over what was asked for earlier ones."""
+    pending = {} if wanted.generation != old.generation else pending_resets(old, status)
+    if not is_new:
+        pending = still_meant(pending, old.version, wanted.version)
+    asked = {flow: version for flow, version in pending.items() if flow not in keep}
+    asked |= dict.fromkeys(reset, wanted.version)
     revision = old.revision + 1
     return replace(
         wanted,
         name=old.name,
         revision=revision,
-        reset_flows=sorted({*pending, *reset}),
+        reset_flows=sorted(asked),
+        reset_versions=asked,
         # A flow that begins again reads everything anew, and has a new checkpoint, which would not
         # know that a backfill was done before.
         backfills=[each for each in wanted.backfills if each.flow not in reset],
@@ -161,6 +179,40 @@ def revised(
         changed_ms=change.at_ms,
         changed_by=change.user,
     )
+
+
+def pending_resets(deployment: Deployment, status: Status | None) -> dict[str, int]:
+    """Returns the flows that are still to begin again, and for which version. An old record does
+    not say that: then it is the one that runs."""
+    if status is not None and status.reset_revision >= deployment.reset_revision:
+        return {}
+    asked = deployment.reset_versions
+    return {flow: asked.get(flow, deployment.version) for flow in deployment.reset_flows}
+
+
+def still_meant(pending: Mapping[str, int], left: int, version: int) -> dict[str, int]:
+    """Returns the flows that still begin again after a return from version `left` to one that was
+    deployed before: not those that were to do so for the version that is left, or for later ones
+    than the one that is taken."""
+    if left == version:
+        return dict(pending)
+    return {flow: asked for flow, asked in pending.items() if asked <= version and asked != left}
+
+
+def given_up_text(old: Deployment, new: Deployment, status: Status | None) -> str:
+    """Returns what a return to another version gives up of what was to be done for the one that is
+    left; empty if nothing."""
+    if old.version == new.version:
+        return ""
+    given_up = []
+    if flows := sorted(pending_resets(old, status).keys() - set(new.reset_flows)):
+        given_up.append(f"the flows that begin again ({', '.join(flows)})")
+    recompute = old.recompute
+    if recompute is not None and recompute.version == old.version and new.recompute is None:
+        given_up.append("the recompute")
+    if not given_up:
+        return ""
+    return f"; not done, because it was meant for another version: {', '.join(given_up)}"
 
 
 def removals(view: CatalogView, newest: Version) -> Iterator[Removal]:

@@ -1,6 +1,9 @@
 """Decides what a new version does to the checkpoints of its flows. Pure.
 
-    the flow is new, or was removed           it begins without a checkpoint; the checkpoint stays
+    the flow was removed                      the checkpoint stays where it is
+    an earlier version had the flow           as if that version ran now: its checkpoint is there
+    the flow is new                           it begins without a checkpoint, unless its storage has
+                                              one of this name that the catalog knows nothing of
     nothing changed                           kept
     a materialized view                       has no checkpoint: it is computed in every round
     changed, stateless, with the same sources kept
@@ -14,11 +17,12 @@ it because the change does not matter to it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from penstock.spark.deployments.flow_fingerprints import Fingerprint, parse_fingerprint
+from penstock.spark.deployments.model import Version
 from penstock.spark.pipelines.errors import PipelineError
 
 Outcome = Literal["new", "removed", "unchanged", "kept", "recomputed", "not kept", "moved"]
@@ -33,6 +37,13 @@ class FlowChange:
     reason: str
 
 
+class Former(NamedTuple):
+    """A flow that the running version does not have, in the last version that had it."""
+
+    version: int
+    fingerprint: str
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What happens to each flow, with the decisions of the user."""
@@ -40,6 +51,10 @@ class Decision:
     changes: list[FlowChange]
     reset: list[str]
     """The flows that begin again."""
+    keep: list[str] = field(default_factory=list)
+    """The flows that keep their checkpoints, because the user says so."""
+    pending: list[str] = field(default_factory=list)
+    """Flows that were to begin again earlier, which is not done yet."""
 
     def texts(self) -> list[str]:
         """Returns a line for each flow."""
@@ -48,6 +63,11 @@ class Decision:
     def _text(self, change: FlowChange) -> str:
         if change.flow in self.reset:
             return f"begins again without its checkpoint ({change.reason})"
+        if change.flow in self.pending and change.outcome != "removed":
+            return (
+                "begins again without its checkpoint, as was asked for earlier and is not done "
+                f"yet: --keep-checkpoint {change.flow} keeps it"
+            )
         match change.outcome:
             case "new" | "removed":
                 return f"{change.outcome}; {change.reason}"
@@ -59,15 +79,37 @@ class Decision:
                 return f"keeps its checkpoint ({change.reason})"
 
 
-def compare(old: Mapping[str, str], new: Mapping[str, str]) -> list[FlowChange]:
-    """Returns what happens to each flow, by name. Both map flows to fingerprints."""
-    return [_compared(flow, old.get(flow), new.get(flow)) for flow in sorted({*old, *new})]
+def former_flows(versions: Iterable[Version], running: int) -> dict[str, Former]:
+    """Returns the flows of all versions but the running one."""
+    found: dict[str, Former] = {}
+    for version in sorted(versions, key=lambda each: -each.number):
+        if version.number != running:
+            for flow, fingerprint in version.flows.items():
+                found.setdefault(flow, Former(version.number, fingerprint))
+    return found
+
+
+def compare(
+    old: Mapping[str, str], new: Mapping[str, str], former: Mapping[str, Former] | None = None
+) -> list[FlowChange]:
+    """Returns what happens to each flow, by name. `old` and `new` map flows to fingerprints."""
+    changes = []
+    for flow in sorted({*old, *new}):
+        if flow in old:
+            changes.append(_compared(flow, old[flow], new.get(flow)))
+        else:
+            changes.append(_added(flow, (former or {}).get(flow), new[flow]))
+    return changes
 
 
 def decide(
-    changes: Sequence[FlowChange], reset: Collection[str], keep: Collection[str]
+    changes: Sequence[FlowChange],
+    reset: Collection[str],
+    keep: Collection[str],
+    pending: Collection[str] = (),
 ) -> Decision:
-    """Applies the decisions of the user, or raises `PipelineError` if some are missing."""
+    """Applies the decisions of the user, or raises `PipelineError` if some are missing. `pending`
+    are flows that were to begin again earlier, which is not done yet."""
     known = {each.flow: each for each in changes if each.outcome != "removed"}
     for option, flows in (("--reset", reset), ("--keep-checkpoint", keep)):
         for flow in flows:
@@ -91,7 +133,8 @@ def decide(
     ]
     if missing:
         raise PipelineError(_refusal(missing))
-    return Decision(list(changes), sorted(reset))
+    left = sorted(set(pending) - set(keep) - set(reset))
+    return Decision(list(changes), sorted(reset), sorted(keep), left)
 
 
 def _refusal(missing: Sequence[FlowChange]) -> str:
@@ -104,9 +147,27 @@ def _refusal(missing: Sequence[FlowChange]) -> str:
     )
 
 
-def _compared(flow: str, before: str | None, after: str | None) -> FlowChange:
-    if before is None:
-        return FlowChange(flow, "new", "it begins without a checkpoint")
+def _added(flow: str, former: Former | None, after: str) -> FlowChange:
+    """A flow that the running version does not have. Its storage may have a checkpoint of it: of an
+    earlier version, of a deployment that was deleted, or of runs of the project."""
+    found = parse_fingerprint(after)
+    if found is not None and found.kind == "batch":
+        return FlowChange(flow, "new", "it has no checkpoint, it is computed in every round")
+    change = None if former is None else _compared(flow, former.fingerprint, after)
+    if former is None or change is None or change.outcome in ("new", "moved"):
+        return FlowChange(
+            flow,
+            "new",
+            "it begins without a checkpoint, unless its storage has one of this name: then it goes "
+            "on from there",
+        )
+    reason = f"version {former.version} had this flow, and its checkpoint stayed"
+    if change.outcome in ("unchanged", "kept"):
+        return FlowChange(flow, "kept", f"{reason}: it goes on from there")
+    return FlowChange(flow, change.outcome, f"{reason}, but {change.reason}")
+
+
+def _compared(flow: str, before: str, after: str | None) -> FlowChange:
     if after is None:
         return FlowChange(flow, "removed", "its checkpoint and its table are kept")
     if before == after:

@@ -28,7 +28,7 @@ def eligible(
     found = [
         name
         for name, deployment in deployments.items()
-        if deployment.storage or _is_here(statuses.get(name), storage_id)
+        if deployment.storage or is_here(statuses.get(name), storage_id)
     ]
     if not memory_mb:
         return frozenset(found)
@@ -48,7 +48,8 @@ def eligible(
     return frozenset(chosen)
 
 
-def _is_here(status: Status | None, storage_id: str) -> bool:
+def is_here(status: Status | None, storage_id: str) -> bool:
+    """Whether the tables of a pipeline without shared storage are in this folder, or nowhere."""
     return status is None or status.storage_id in ("", storage_id)
 
 

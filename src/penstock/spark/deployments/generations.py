@@ -180,7 +180,10 @@ def swapped_back(old: Deployment, now_ms: int) -> Deployment:
 
 def rolled_back(old: Deployment, version: int, now_ms: int) -> Deployment:
     """Returns to an earlier version. If the tables that it computed are kept, they come with it:
-    its code does not fit to the checkpoints of the others."""
+    its code does not fit to the checkpoints of the others. A recompute with the version that is
+    left ends: a swap would bring that version back."""
+    if old.recompute is not None and old.recompute.version == old.version:
+        old = replace(old, recompute=None)
     if old.kept is not None and old.kept.version == version:
         return _exchanged(old, old.kept, now_ms)
     return replace(old, version=version)

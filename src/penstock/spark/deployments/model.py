@@ -132,6 +132,9 @@ class Deployment:
     worker, and then only workers with the same folder can run the pipeline."""
     memory_mb: int = 1024
     """The heap of the driver's JVM. A driver process that takes twice as much is ended."""
+    first_version: int = 0
+    """The version with which it was first deployed; 0 if unknown. What a status says about earlier
+    versions is about a deployment of the same name that was deleted."""
     auto_rollback: bool = False
     """Whether a version that fails is replaced by the last one that worked."""
     restarts: int = 0
@@ -141,6 +144,9 @@ class Deployment:
     the status. The worker then reports the same `reset_revision`."""
     reset_revision: int = 0
     """The revision that last added to `reset_flows`."""
+    reset_versions: dict[str, int] = field(default_factory=dict)
+    """For which version each of the `reset_flows` was to begin again. A return to another version
+    does not perform what was meant for the version that is left."""
     backfills: list[BackfillRequest] = field(default_factory=list)
     """The last backfills that were requested, the oldest first. Their ids are revisions."""
     changed_ms: int = 0
@@ -188,6 +194,9 @@ class Status:
     updated_ms: int = 0
     failures: int = 0
     """How often it failed since it last worked."""
+    version_failures: int = 0
+    """How many of these failures are the fault of `version`. After some it is rolled back, also if
+    several workers have counted them."""
     next_ms: int = 0
     """When the next round or the next attempt begins; 0 if unknown."""
     due_ms: int = 0

@@ -14,13 +14,11 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from penstock.client.dataclass_json import plain
-from penstock.client.errors import ClientError
 from penstock.runtime import boot_time
 from penstock.spark.deployments.backfill_progress import BackfillProgress
 from penstock.spark.deployments.driver_endings import error_of, is_end
 from penstock.spark.deployments.driver_log import DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess
-from penstock.spark.deployments.generations import rolled_back
 from penstock.spark.deployments.lineage.worker_lineage import TaskLineage
 from penstock.spark.deployments.logged_errors import WRITE_ERRORS
 from penstock.spark.deployments.metrics.figures import PipelineFigures, PipelineSample
@@ -30,6 +28,7 @@ from penstock.spark.deployments.pipeline_part import Part, Rounds
 from penstock.spark.deployments.preparation import NotPreparable, PreparationTasks, PreparedVersion
 from penstock.spark.deployments.preview_server import PreviewDesk
 from penstock.spark.deployments.previews import Preview, PreviewRequest, refused, table_named
+from penstock.spark.deployments.rollback import roll_back
 from penstock.spark.deployments.starting import is_starting
 from penstock.spark.deployments.status_writer import StatusWriter
 from penstock.spark.deployments.supervisor import Supervisor
@@ -98,6 +97,7 @@ class PipelineTask:
         self._released = asyncio.Event()
         self._backfills = BackfillProgress()
         self._told_backfills: list[BackfillRequest] = []
+        self._told_dropped = ""
         self.view = RunView(name)
         self.figures = PipelineFigures()
         self._previews = PreviewDesk()
@@ -284,7 +284,8 @@ class PipelineTask:
                 if self._driver is not None and run == self.machine.run:
                     self._driver.send({"round": True})
             case RollBack():
-                await self._roll_back(effect)
+                worker, now_ms = self._around.identity.worker, self._now().wall_ms
+                await roll_back(self._around.catalog, effect, worker=worker, now_ms=now_ms)
             case Released():
                 await self._told.finish()
                 self._released.set()
@@ -309,7 +310,7 @@ class PipelineTask:
                 effect.deployment, effect.version, tell
             )
         except NotPreparable as error:
-            self.handle(NotPrepared(effect.run, str(error), error.lasting))
+            self.handle(NotPrepared(effect.run, str(error), error.lasting, error.outside))
         except Exception as error:  # noqa: BLE001 - one pipeline must not end the worker
             _log.exception("cannot prepare %s", self.name)
             self.handle(NotPrepared(effect.run, f"{type(error).__name__}: {error}", lasting=False))
@@ -398,24 +399,6 @@ class PipelineTask:
         else:
             self._driver.send({"stop": "soon"})
 
-    async def _roll_back(self, effect: RollBack) -> None:
-        text = f"version {effect.failed} failed ({effect.reason}); back to version {effect.version}"
-        try:
-            await self._around.catalog.change(
-                self.name,
-                lambda known: (
-                    rolled_back(known, effect.version, self._around.clock.wall_ms())
-                    if known.version == effect.failed
-                    else known
-                ),
-                "rolled-back",
-                text,
-                by=self._around.identity.worker,
-            )
-        except (ClientError, PipelineError) as error:
-            # The next failure tries it again.
-            _log.warning("cannot roll back %s: %s", self.name, error)
-
     def _on_event(self, run: int, event: Mapping[str, Any]) -> None:
         self.view.apply(event)
         self.figures.apply(event, self._around.clock.monotonic())
@@ -434,6 +417,8 @@ class PipelineTask:
                 self.handle(RoundEnded(run))
             case "position":
                 self._on_position(event)
+            case "reset-dropped":
+                self._on_reset_dropped(str(event.get("text") or ""))
             case _:
                 pass
 
@@ -485,6 +470,15 @@ class PipelineTask:
         for what, text in self._backfills.on_event(event):
             worker = self._around.identity.worker
             told = Event(self.name, now.wall_ms, what, text, status.version, worker)
+            self._effects.put_nowait(Record(told))
+
+    def _on_reset_dropped(self, text: str) -> None:
+        """Flows that were to begin again do not exist. It is said once."""
+        if text != self._told_dropped:
+            self._told_dropped, now_ms = text, self._now().wall_ms
+            status, worker = self.machine.status(self._now()), self._around.identity.worker
+            version = 0 if status is None else status.version
+            told = Event(self.name, now_ms, "reset-dropped", text, version, worker)
             self._effects.put_nowait(Record(told))
 
     @property

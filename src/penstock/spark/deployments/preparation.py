@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
 
-from penstock.client.errors import ClientError
+from penstock.client.errors import BrokerError, ClientError
 from penstock.ports import Clock, Executor
 from penstock.spark.class_archive import ClassArchives
 from penstock.spark.deployments.archive import unpack
 from penstock.spark.deployments.catalog import Catalog
+from penstock.spark.deployments.catalog_errors import AccessRefused, is_refusal
 from penstock.spark.deployments.checkpoint_folders import local_folder, reset_query
 from penstock.spark.deployments.driver_process import DriverStart
 from penstock.spark.deployments.environments import EnvironmentFailed, Environments
 from penstock.spark.deployments.model import Deployment, Version
-from penstock.spark.deployments.secret_files import read_secrets
+from penstock.spark.deployments.secret_files import SecretMissing, read_secrets
 from penstock.spark.deployments.supervisor_events import Defined, Prepare
 from penstock.spark.deployments.worker_folder import WorkerFolder
 from penstock.spark.deployments.worker_guard import WORKER_VARIABLE
@@ -50,11 +51,13 @@ _CHANGED_AT_RUN_TIME: Final = frozenset(
 
 
 class NotPreparable(Exception):
-    """A version cannot be prepared. `lasting`: another attempt would have the same result."""
+    """A version cannot be prepared. `lasting`: another attempt would have the same result.
+    `outside`: the version is not to blame."""
 
-    def __init__(self, text: str, *, lasting: bool) -> None:
+    def __init__(self, text: str, *, lasting: bool, outside: bool = False) -> None:
         super().__init__(text)
         self.lasting = lasting
+        self.outside = outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +140,18 @@ class Preparation:
             python = await self._environments.python(root, version.archive, tell)
             return await self._executor.run(lambda: self._on_thread(deployment, version, python))
         except EnvironmentFailed as error:
-            raise NotPreparable(str(error), lasting=error.lasting) from error
+            outside = not error.lasting
+            raise NotPreparable(str(error), lasting=error.lasting, outside=outside) from error
+        except (SecretMissing, AccessRefused) as error:
+            raise NotPreparable(str(error), lasting=False, outside=True) from error
         except ClientError as error:
-            raise NotPreparable(str(error), lasting=False) from error
+            outside = error.retriable or is_refusal(error) or not isinstance(error, BrokerError)
+            raise NotPreparable(str(error), lasting=False, outside=outside) from error
         except PipelineError as error:
             raise NotPreparable(str(error), lasting=True) from error
         except OSError as error:
             text = f"{error.filename or self._folder.path}: {error.strerror}"
-            raise NotPreparable(text, lasting=False) from error
+            raise NotPreparable(text, lasting=False, outside=True) from error
 
     async def clean(self) -> None:
         """Removes environments that no deployed version needs any more."""

@@ -22,9 +22,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from penstock.spark.deployments import schedule as times
 from penstock.spark.deployments.backoff import Backoff
+from penstock.spark.deployments.deployment_check import known_good, why_not_runnable
 from penstock.spark.deployments.model import Deployment, Event, State, Status, Version
+from penstock.spark.deployments.outside_trouble import advice, with_advice
 from penstock.spark.deployments.phase import WITH_DRIVER, Phase
 from penstock.spark.deployments.round_times import RoundTimes
 from penstock.spark.deployments.supervisor_events import (
@@ -137,6 +138,7 @@ class Supervisor:
             return
         if before is None:
             self._backoff.worked()  # Failures of a deployment that is gone do not count.
+            self._good_version = known_good(self._good_version, after)
         if before is None or recipe(before) != recipe(after) or before.wanted != after.wanted:
             # Someone changed it: what failed before may work now.
             self._backoff.retry_now()
@@ -158,8 +160,12 @@ class Supervisor:
         self._reset_revision = max(self._reset_revision, previous.reset_revision)
         self._uses_storage = previous.storage_id == self._identity.storage_id
         deployment = self._deployment
+        if deployment is not None:
+            self._good_version = known_good(self._good_version, deployment)
         if deployment is not None and previous.revision == deployment.revision:
-            self._backoff.failures, self._backoff.error = previous.failures, previous.error
+            self._backoff.resume(
+                previous.version, previous.version_failures, previous.failures, previous.error
+            )
             if previous.state in ("FAILED", "COMPLETED"):
                 self._held = deployment.revision, previous.state
             self._rounds.resume(deployment, previous)
@@ -177,7 +183,9 @@ class Supervisor:
                 self._start(now)
             case NotPrepared() if self.phase is Phase.PREPARING:
                 self._enter(Phase.IDLE, now)
-                self._fail(happening.error, now, lasting=happening.lasting)
+                self._fail(
+                    happening.error, now, lasting=happening.lasting, outside=happening.outside
+                )
             case DriverReady() if self.phase is Phase.STARTING:
                 self._on_ready(now)
             case RoundEnded() if self.phase in (Phase.ROUND, Phase.STOPPING):
@@ -231,17 +239,20 @@ class Supervisor:
         if self._deployment is not None:
             self._rounds.end(self._deployment, now.wall_ms)
 
-    def _fail(self, error: str, now: Now, *, lasting: bool = False) -> None:
+    def _fail(self, error: str, now: Now, *, lasting: bool = False, outside: bool = False) -> None:
         version = self._started_version()
-        pause_s = self._backoff.fail(version, error, now)
+        outside = outside or bool(advice(error))
+        pause_s = self._backoff.fail(version, with_advice(error), now, outside=outside)
         deployment = self._deployment
         if deployment is None:
             return
         error = self._backoff.error
-        self._record(now, "failed", f"{error}; the next attempt is in {pause_s:.0f} s")
-        bad = lasting or self._backoff.is_hopeless
         # A good version that is newer was left by a person, who had a reason.
-        if bad and deployment.auto_rollback and 0 < self._good_version < version:
+        can_go_back = deployment.auto_rollback and 0 < self._good_version < version
+        why = f"; it stays at version {version}, which is not to blame"
+        text = f"{error}; the next attempt is in {pause_s:.0f} s"
+        self._record(now, "failed", text + why * (outside and can_go_back))
+        if can_go_back and not outside and (lasting or self._backoff.is_hopeless):
             self._out.append(RollBack(self.name, version, self._good_version, error))
 
     # -- what is to be done ---------------------------------------------------------------------
@@ -286,16 +297,7 @@ class Supervisor:
 
     def _check(self, deployment: Deployment, now: Now) -> bool:
         """Holds a deployment that cannot be run. Returns whether it can."""
-        error = ""
-        if self._version is None:
-            error = (
-                f"version {deployment.version} does not exist: deploy the pipeline again, or roll "
-                "it back"
-            )
-        try:
-            times.check(deployment.schedule)
-        except times.ScheduleInvalid as invalid:
-            error = str(invalid)
+        error = why_not_runnable(deployment, self._version)
         if error:
             self._held = deployment.revision, "FAILED"
             self._backoff.error = error
@@ -466,6 +468,7 @@ class Supervisor:
             since_ms=self._since[1],
             updated_ms=now.wall_ms,
             failures=self._backoff.failures,
+            version_failures=self._backoff.version_failures(self._current_version(deployment)),
             next_ms=next_ms,
             due_ms=self._rounds.reported(deployment),
             error=self._backoff.error,

@@ -90,6 +90,8 @@ class NotPrepared:
     error: str
     lasting: bool
     """Whether another attempt has the same result, as with a wrong requirements.txt."""
+    outside: bool = False
+    """Whether the version is not to blame, as with a missing secret: see `outside_trouble`."""
 
 
 @dataclass(frozen=True, slots=True)

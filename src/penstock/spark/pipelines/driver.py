@@ -48,7 +48,7 @@ from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.recompute_graph import pipeline_parts, table_identifiers
 from penstock.spark.pipelines.recompute_scope import RecomputeRefused, check_scope
 from penstock.spark.pipelines.source_names import NamingClient
-from penstock.spark.pipelines.table_writers import Definitions
+from penstock.spark.pipelines.table_writers import Definitions, flows_to_reset
 
 _HAS_LINE: Final = re.compile(r"\S+, line \d+: ")
 SOON: Final = signal.SIGUSR1
@@ -265,7 +265,15 @@ class Pipeline:
                     "table and the checkpoint there, and deploy with --keep-checkpoint"
                 )
             definitions.check()
-            if tables := definitions.reset(self._spec.storage, flows):
+            found, missing = flows_to_reset(definitions.flows, flows)
+            if missing:
+                text = (
+                    f"{', '.join(missing)}: there is no such flow any more, so nothing begins "
+                    "again; deploy with --reset FLOW if it has a new name"
+                )
+                sys.stdout.write(text + "\n")
+                self._events.tell("reset-dropped", flows=missing, text=text)
+            if tables := definitions.reset(self._spec.storage, found):
                 self._follow(graph, self._started(graph, dry=False, emptied=tables))
 
     @contextmanager

@@ -61,6 +61,15 @@ def check_writers(tables: Mapping[str, str], flows: Iterable[Flow]) -> None:
             )
 
 
+def flows_to_reset(flows: Iterable[Flow], names: Iterable[str]) -> tuple[list[Flow], list[str]]:
+    """Returns the flows of these names, and the names of which there is no flow. A flow that was to
+    begin again may have been removed since, and the others must go on."""
+    known = {short_name(flow.name): flow for flow in flows}
+    wanted = list(dict.fromkeys(names))
+    found = [known[short_name(name)] for name in wanted if short_name(name) in known]
+    return found, [name for name in wanted if short_name(name) not in known]
+
+
 def latest_batch(names: Iterable[str]) -> int:
     """Returns the number of the last batch in a log, from the names of its files; -1 if there is
     none."""
@@ -133,21 +142,15 @@ class Definitions:
                     "of its own, and this one is shared with other pipelines"
                 )
 
-    def reset(self, storage: str, names: Iterable[str]) -> list[str]:
+    def reset(self, storage: str, flows: Iterable[Flow]) -> list[str]:
         """Lets flows begin again. Returns the tables that the next run must refresh in full.
 
         A table is emptied and filled again: its log of batches would otherwise not fit to a new
         checkpoint. A sink keeps what it has, and its flow gets a new checkpoint. Spark uses the one
         with the highest number; the old one stays.
         """
-        known = {short_name(flow.name): flow for flow in self.flows}
         tables = []
-        for name in names:
-            flow = known.get(short_name(name))
-            if flow is None:
-                raise PipelineError(
-                    f"there is no flow {name} to reset: there are {', '.join(sorted(known))}"
-                )
+        for flow in flows:
             if flow.target in self.formats:
                 tables.append(flow.target)
                 continue

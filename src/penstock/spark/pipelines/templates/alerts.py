@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.spark.pipelines.templates.frame import Generator, ProjectTemplate
+from penstock.spark.pipelines.templates.frame import Generator, ProjectTemplate, once_text
 
 _README: Final = """\
 # $name
@@ -26,7 +26,7 @@ latest measurement, so a measurement may be 10 seconds late. Later ones are drop
 measurements arrive, the watermark stays where it is, and so the last minute stays open.
 
 Change the bounds in `transformations/alerts.py`, and the test with them.
-"""
+""" + once_text("transformations/alerts.py", "alerts")
 
 _MINUTES: Final = '''\
 """Averages by sensor and minute, of minutes that are finished."""
@@ -45,6 +45,8 @@ def minutes() -> DataFrame:
         .option("kafka.bootstrap.servers", spark.conf.get("spark.penstock.bootstrap"))
         .option("subscribe", "$name-measurements")
         .option("startingOffsets", "earliest")
+        # A batch of older records has at most this size, however many there are.
+        .option("maxBytesPerTrigger", "64m")
         .option("valueFormat", "json")
         .option("valueSchema", "sensor STRING, value DOUBLE, at TIMESTAMP")
         # The lag of this group is that of the flow: penstock group describe $name
@@ -78,6 +80,8 @@ dp.create_sink(
         "kafka.bootstrap.servers": spark.conf.get("spark.penstock.bootstrap"),
         "topic": "$name-alerts",
         "valueFormat": "json",
+        # After a crash, records may be sent twice. README.md says how each is sent once.
+        "delivery": "at_least_once",
     },
 )
 

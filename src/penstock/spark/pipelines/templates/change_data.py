@@ -56,6 +56,8 @@ def customer_changes() -> DataFrame:
         .option("kafka.bootstrap.servers", spark.conf.get("spark.penstock.bootstrap"))
         .option("subscribe", "$name-customer-changes")
         .option("startingOffsets", "earliest")
+        # A batch of older records has at most this size, however many there are.
+        .option("maxBytesPerTrigger", "64m")
         .option("valueFormat", "json")
         .option("valueSchema", "op STRING, id BIGINT, name STRING, city STRING, version BIGINT")
         # The lag of this group is that of the flow: penstock group describe $name

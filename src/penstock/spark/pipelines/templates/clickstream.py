@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.spark.pipelines.templates.frame import Generator, ProjectTemplate
+from penstock.spark.pipelines.templates.frame import Generator, ProjectTemplate, once_text
 
 _README: Final = """\
 # $name
@@ -21,7 +21,7 @@ each page in `page_counts`, and sends views of 25 seconds or more to the topic `
 | `transformations/page_views.py` | a streaming table: each run appends the new records |
 | `transformations/page_counts.sql` | a materialized view: computed again in every run |
 | `transformations/long_views.py` | a sink: each run sends what is new in `page_views` |
-"""
+""" + once_text("transformations/long_views.py", "long-views")
 
 _VIEWS: Final = '''\
 """Page views: reads a topic of JSON into a table that grows with it."""
@@ -39,6 +39,8 @@ def page_views() -> DataFrame:
         .option("kafka.bootstrap.servers", spark.conf.get("spark.penstock.bootstrap"))
         .option("subscribe", "$name-page-views")
         .option("startingOffsets", "earliest")
+        # A batch of older records has at most this size, however many there are.
+        .option("maxBytesPerTrigger", "64m")
         .option("valueFormat", "json")
         .option("valueSchema", "user STRING, page STRING, seconds DOUBLE")
         # The lag of this group is that of the flow: penstock group describe $name
@@ -71,6 +73,8 @@ dp.create_sink(
     {
         "kafka.bootstrap.servers": spark.conf.get("spark.penstock.bootstrap"),
         "topic": "$name-long-views",
+        # After a crash, records may be sent twice. README.md says how each is sent once.
+        "delivery": "at_least_once",
     },
 )
 

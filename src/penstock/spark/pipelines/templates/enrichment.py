@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.spark.pipelines.templates.frame import Generator, ProjectTemplate
+from penstock.spark.pipelines.templates.frame import Generator, ProjectTemplate, once_text
 
 _README: Final = """\
 # $name
@@ -24,7 +24,7 @@ and price of its product, from the topic `$name-products`, and is sent to `$name
 
 An order is joined with the product as it is in the run that reads the order. A price that changes
 later does not change it. An order of an unknown product is kept, without a name and a total.
-"""
+""" + once_text("transformations/send_priced_orders.py", "priced-orders")
 
 _PRODUCTS: Final = '''\
 """Products: reads the whole topic in every run, and keeps the last record of each key."""
@@ -72,6 +72,8 @@ def priced_orders() -> DataFrame:
         .option("kafka.bootstrap.servers", spark.conf.get("spark.penstock.bootstrap"))
         .option("subscribe", "$name-orders")
         .option("startingOffsets", "earliest")
+        # A batch of older records has at most this size, however many there are.
+        .option("maxBytesPerTrigger", "64m")
         .option("valueFormat", "json")
         .option("valueSchema", "id BIGINT, product STRING, quantity INT")
         # The lag of this group is that of the flow: penstock group describe $name
@@ -100,6 +102,8 @@ dp.create_sink(
         "kafka.bootstrap.servers": spark.conf.get("spark.penstock.bootstrap"),
         "topic": "$name-priced-orders",
         "valueFormat": "json",
+        # After a crash, records may be sent twice. README.md says how each is sent once.
+        "delivery": "at_least_once",
     },
 )
 

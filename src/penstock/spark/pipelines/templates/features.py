@@ -41,6 +41,8 @@ def purchases() -> DataFrame:
         .option("kafka.bootstrap.servers", spark.conf.get("spark.penstock.bootstrap"))
         .option("subscribe", "$name-purchases")
         .option("startingOffsets", "earliest")
+        # A batch of older records has at most this size, however many there are.
+        .option("maxBytesPerTrigger", "64m")
         .option("valueFormat", "json")
         .option("valueSchema", "customer STRING, amount DOUBLE, at TIMESTAMP")
         # The lag of this group is that of the flow: penstock group describe $name

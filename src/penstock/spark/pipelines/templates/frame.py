@@ -84,6 +84,25 @@ testpaths = tests
 """
 
 
+def once_text(file: str, topic: str) -> str:
+    """Returns the part of a README about a sink: which delivery was chosen, and the other one."""
+    return f"""
+## At least once, or exactly once
+
+`{file}` sends at least once: after a crash, some records may be sent twice. To send each record
+once, replace `"delivery": "at_least_once"` there by
+
+    "delivery": "exactly_once",
+    "sink": "$name-{topic}",
+
+It is not the default, because the name of such a sink belongs to one checkpoint. A copy of the
+project that runs elsewhere, as in a test beside the deployed pipeline, needs another name. So does
+a run that begins again (`--full-refresh`, `--reset`), unless the name is given up first:
+`penstock group delete $name-{topic}`. Readers of the topic must read committed records only
+(`isolation_level="read_committed"`).
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Generator:
     """The parts of `generate.py` that differ: code at the top, and in the `with` block."""

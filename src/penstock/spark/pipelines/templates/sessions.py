@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.spark.pipelines.templates.frame import Generator, ProjectTemplate
+from penstock.spark.pipelines.templates.frame import Generator, ProjectTemplate, once_text
 
 _README: Final = """\
 # $name
@@ -25,7 +25,7 @@ minutes. Finished sessions are in the table `sessions`, and are sent to the topi
 A session is finished when the watermark has passed its end. The watermark is 5 minutes behind the
 latest event of any user, so an event may be 5 minutes late. Later ones are dropped. If no new
 events arrive, the watermark stays where it is, and so the last sessions stay open.
-"""
+""" + once_text("transformations/finished_sessions.py", "sessions")
 
 _SESSIONS: Final = '''\
 """Sessions: the events of a user with less than 10 minutes between one and the next."""
@@ -44,6 +44,8 @@ def sessions() -> DataFrame:
         .option("kafka.bootstrap.servers", spark.conf.get("spark.penstock.bootstrap"))
         .option("subscribe", "$name-events")
         .option("startingOffsets", "earliest")
+        # A batch of older records has at most this size, however many there are.
+        .option("maxBytesPerTrigger", "64m")
         .option("valueFormat", "json")
         .option("valueSchema", "user STRING, action STRING, at TIMESTAMP")
         # The lag of this group is that of the flow: penstock group describe $name
@@ -79,6 +81,8 @@ dp.create_sink(
         "kafka.bootstrap.servers": spark.conf.get("spark.penstock.bootstrap"),
         "topic": "$name-sessions",
         "valueFormat": "json",
+        # After a crash, records may be sent twice. README.md says how each is sent once.
+        "delivery": "at_least_once",
     },
 )
 
