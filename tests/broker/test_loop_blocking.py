@@ -51,6 +51,8 @@ OFFSETS = 99_000
 """A request may have 100,000 elements in total."""
 GROUPS = 20_000
 CONFIGS = 1_000
+CHUNK = 1_000
+"""How many partitions of the large topic one key of the store holds."""
 DEADLINE_S = 300.0
 BIG = "big"
 NAMED = [(number, f"t{number:05d}") for number in range(TOPICS)]
@@ -82,7 +84,8 @@ async def crowded(
             # Their only replica is on a broker that is gone, so no leader can be elected.
             away = Partition((7,), (7,), (), -1, 0, 0, -1, (0,))
             made = [Topic(name, (2 + at).to_bytes(16, "big"), (away,), {}) for at, name in NAMED]
-            made.append(Topic(BIG, bytes([9] * 16), (away,) * OFFSETS, {}))
+            large = Topic(BIG, bytes([9] * 16), (away,) * OFFSETS, {}, chunk_partitions=CHUNK)
+            made.append(large)
             image._topics.update((topic.name, topic) for topic in made)
             image._topics_by_id.update((topic.topic_id, topic) for topic in made)
             try:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.metadata.role_plans import CHANGES_MAX
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AddPartitionsToTxnRequest,
@@ -36,8 +37,6 @@ from penstock.wire.messages import (
     DeleteShareGroupOffsetsResponse,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
-    DescribeDelegationTokenRequest,
-    DescribeDelegationTokenResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeQueueRequest,
@@ -90,7 +89,7 @@ SHARED = 5_000
 """The partitions of which a share group has states."""
 SUBSCRIBED = 2_000
 TOPIC = 2
-NEEDS_AUTHORIZER = {"CreateAcls", "DeleteAcls", "AlterRoles", "DescribeDelegationToken"}
+NEEDS_AUTHORIZER = {"CreateAcls", "DeleteAcls", "AlterRoles"}
 NEEDS_SHARE_STATES = {"DescribeShareGroupOffsets", "DeleteShareGroupOffsets"}
 
 
@@ -229,12 +228,6 @@ def roles_of(count: int) -> AlterRolesRequest:
     )
 
 
-def tokens_of(count: int) -> DescribeDelegationTokenRequest:
-    return DescribeDelegationTokenRequest(
-        [DescribeDelegationTokenRequest.Owner("User", f"u{number}") for number in range(count)]
-    )
-
-
 def quorum_of(count: int) -> DescribeQuorumRequest:
     made = [DescribeQuorumRequest.Partition(at) for at in range(count)]
     return DescribeQuorumRequest([DescribeQuorumRequest.Topic("__cluster_metadata", made)])
@@ -314,8 +307,7 @@ LARGE: dict[str, Large] = {
     "DescribeUserScramCredentials": Large(
         described_scram_of, ACLS, 0, DescribeUserScramCredentialsResponse
     ),
-    "AlterRoles": Large(roles_of, ACLS, 0, AlterRolesResponse),
-    "DescribeDelegationToken": Large(tokens_of, ACLS, 3, DescribeDelegationTokenResponse),
+    "AlterRoles": Large(roles_of, CHANGES_MAX, 0, AlterRolesResponse),
     "DescribeQuorum": Large(quorum_of, PARTITIONS, 2, DescribeQuorumResponse),
     "DescribeTransactions": Large(
         lambda count: DescribeTransactionsRequest(groups_of(count)),

@@ -99,14 +99,17 @@ def changes_of(request: Any, response: Any) -> Changes:
     return AUDITED[ApiKey(request.API_KEY)](request, response)
 
 
-def change_events(origin: Origin, now_ms: int, changes: Iterable[Change]) -> Iterator[AuditEvent]:
-    """Yields the events of one request."""
+def change_events(
+    origin: Origin, now_ms: int, changes: Iterable[Change]
+) -> Iterator[AuditEvent | None]:
+    """Yields the events of one request, and None for each change that is only counted."""
     recorded = others = 0
     for change in changes:
         if change.code in _REFUSED:
             continue
         if recorded == EVENTS_MAX:
             others += 1
+            yield None
             continue
         recorded += 1
         if change.code == ErrorCode.NONE:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps, in_slices
 from penstock.broker.handlers.admin_requests import error_of
-from penstock.broker.handlers.partition_requests import Portion, decide_by_topic
+from penstock.broker.handlers.partition_requests import decide_by_topic
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.reassignment import Move, MoveAnswer, reassign
@@ -81,14 +81,14 @@ def _asked(
 
 def _answers(
     asked: Mapping[str, Sequence[Move]],
-    decided: Sequence[tuple[Portion[Move], tuple[MoveAnswer, ...] | Exception]],
+    decided: Sequence[tuple[Sequence[Move], tuple[MoveAnswer, ...] | Exception]],
 ) -> Steps[list[AlterPartitionReassignmentsResponse.Topic]]:
     """Answers each partition once, in the order of the request."""
     repeated = ErrorCode.INVALID_REQUEST, "The request names the partition more than once."
     codes: dict[tuple[str, int], tuple[ErrorCode, str | None]] = {}
-    for portion, outcome in decided:
+    for group, outcome in decided:
         if isinstance(outcome, Exception):
-            for move in portion.wanted:
+            for move in group:
                 codes[move.topic, move.index] = error_of(outcome)
                 yield
         else:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from penstock.broker.audit.changes import change_events, changes_of
 from penstock.broker.context import RequestContext
+from penstock.broker.cooperative_yield import Steps, at_once, in_slices
 from penstock.wire.errors import ProtocolError
 from penstock.wire.messages.base import Request, Response
 
@@ -35,39 +35,54 @@ def handle_audited(
     except ProtocolError:
         raise
     except Exception as error:
-        _record_failure(refuse, request, context, error)
+        steps = _record_failure(refuse, request, context, error)
+        if context.is_large:
+            return context.spawn(_fail(steps, error, context))
+        at_once(steps)
         raise
     if isinstance(response, asyncio.Future):
-        response.add_done_callback(partial(_on_answered, refuse, request, context))
-    else:
-        _record(request, context, lambda: response)
+        return context.spawn(_record_later(refuse, request, context, response))
+    at_once(_record(request, context, lambda: response))
     return response
 
 
-def _on_answered(
+async def _record_later(
     refuse: Refuse, request: Request, context: RequestContext, answered: asyncio.Future[Response]
-) -> None:
-    if answered.cancelled():
-        return
-    error = answered.exception()
-    if error is None:
-        _record(request, context, answered.result)
-    elif isinstance(error, Exception) and not isinstance(error, ProtocolError):
-        _record_failure(refuse, request, context, error)
+) -> Response:
+    """Records before it answers: the messages of large requests are emptied after the answer."""
+    slices = context.slices()
+    try:
+        response = await answered
+    except ProtocolError:
+        raise
+    except Exception as error:
+        await in_slices(_record_failure(refuse, request, context, error), slices)
+        raise
+    await in_slices(_record(request, context, lambda: response), slices)
+    return response
+
+
+async def _fail(steps: Steps[None], error: Exception, context: RequestContext) -> Response:
+    await in_slices(steps, context.slices())
+    raise error
 
 
 def _record_failure(
     refuse: Refuse, request: Request, context: RequestContext, error: Exception
-) -> None:
-    _record(request, context, lambda: refuse(request, context.version, error))
+) -> Steps[None]:
+    return _record(request, context, lambda: refuse(request, context.version, error))
 
 
-def _record(request: Request, context: RequestContext, response: Callable[[], Response]) -> None:
+def _record(
+    request: Request, context: RequestContext, response: Callable[[], Response]
+) -> Steps[None]:
     """Never raises: the request is answered in any case."""
     audit = context.services.audit
     try:
         changes = changes_of(request, response())
         for event in change_events(context.origin(), audit.now_ms(), changes):
-            audit.record(event)
+            if event is not None:
+                audit.record(event)
+            yield
     except Exception:  # noqa: BLE001 - logged
         _log.exception("cannot record the changes of %s", type(request).__name__)

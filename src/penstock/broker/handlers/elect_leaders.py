@@ -19,7 +19,7 @@ from typing import Final
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps, in_slices
 from penstock.broker.handlers.admin_requests import error_of
-from penstock.broker.handlers.partition_requests import Portion, decide_by_topic
+from penstock.broker.handlers.partition_requests import decide_by_topic
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.preferred import Election, elect
@@ -84,29 +84,32 @@ def _wanted(
 
 
 def _response(
-    decided: list[tuple[Portion[TopicPartition], tuple[Election, ...] | Exception]],
+    decided: list[tuple[Sequence[TopicPartition], tuple[Election, ...] | Exception]],
     *,
     is_for_all: bool,
 ) -> Steps[ElectLeadersResponse]:
-    """Takes the portions out of `decided`: freeing all of them at once would take long."""
+    """Takes the groups out of `decided`: freeing all of them at once would take long."""
     topics: dict[str, ElectLeadersResponse.Topic] = {}
+
+    def add(topic: str, result: ElectLeadersResponse.Partition) -> None:
+        answer = topics.get(topic)
+        if answer is None:
+            answer = topics[topic] = ElectLeadersResponse.Topic(topic)
+        answer.partition_result.append(result)
+
     decided.reverse()
     while decided:
-        portion, outcome = decided.pop()
-        results = []
+        group, outcome = decided.pop()
         if isinstance(outcome, Exception):
             code, words = error_of(outcome)
-            for _, index in portion.wanted:
-                results.append(_result(index, code, words))
+            for topic, index in group:
+                add(topic, _result(index, code, words))
                 yield
         else:
             for each in outcome:
                 if not (is_for_all and each.error == ErrorCode.ELECTION_NOT_NEEDED):
-                    results.append(_result(each.index, each.error, each.message))
+                    add(each.topic, _result(each.index, each.error, each.message))
                 yield
-        if results:
-            topic = topics.setdefault(portion.topic, ElectLeadersResponse.Topic(portion.topic, []))
-            topic.partition_result += results
     return ElectLeadersResponse(replica_election_results=[*topics.values()])
 
 
