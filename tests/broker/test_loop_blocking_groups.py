@@ -8,13 +8,20 @@ from pathlib import Path
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session
 from penstock.testing.slowness import patient
+from penstock.txns.transaction import Producer
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     InitProducerIdRequest,
@@ -36,6 +43,8 @@ MEMBERS = 1_000
 PARTITIONS = 2_000
 DESCRIBED = ConsumerGroupDescribeResponse
 TRANSACTIONS = 20_000
+WIDE = 3_000
+"""How many partitions one transaction has."""
 VERSION = 3
 DEADLINE_S = 300.0
 SESSION_MS = 600_000
@@ -83,6 +92,17 @@ async def rebalance(harness: BrokerHarness, group: str, members: int) -> None:
     assert {each.error_code for each in synced} == {ErrorCode.NONE}
 
 
+async def new_producer(harness: BrokerHarness, transactional_id: str) -> Producer:
+    initialized = InitProducerIdResponse(error_code=ErrorCode.NOT_COORDINATOR)
+    while initialized.error_code:
+        find = FindCoordinatorRequest(transactional_id, 1)
+        await harness.ask(find, 3, FindCoordinatorResponse)
+        begin = InitProducerIdRequest(transactional_id, 60_000)
+        initialized = await harness.ask(begin, 4, InitProducerIdResponse)
+        await asyncio.sleep(0.01)
+    return Producer(initialized.producer_id, initialized.producer_epoch)
+
+
 def test_a_list_of_many_transactions_does_not_block_the_event_loop(tmp_path: Path) -> None:
     """It is one transaction under many names, because beginning 20,000 takes long."""
 
@@ -92,13 +112,7 @@ def test_a_list_of_many_transactions_does_not_block_the_event_loop(tmp_path: Pat
                 asyncio.timeout(patient(DEADLINE_S)),
                 open_harness(folder, kafka=SETTINGS) as harness,
             ):
-                initialized = InitProducerIdResponse(error_code=ErrorCode.NOT_COORDINATOR)
-                while initialized.error_code:
-                    find = FindCoordinatorRequest("first", 1)
-                    await harness.ask(find, 3, FindCoordinatorResponse)
-                    begin = InitProducerIdRequest("first", 60_000)
-                    initialized = await harness.ask(begin, 4, InitProducerIdResponse)
-                    await asyncio.sleep(0.01)
+                await new_producer(harness, "first")
                 (shell,) = harness.services.transactions.loaded()
                 known = shell.shard.state.image.transactions
                 known.update((f"id-{at}", known["first"]) for at in range(TRANSACTIONS))
@@ -110,6 +124,53 @@ def test_a_list_of_many_transactions_does_not_block_the_event_loop(tmp_path: Pat
                 assert len(answer.transaction_states) == TRANSACTIONS + 1
                 for at in range(TRANSACTIONS):
                     del known[f"id-{at}"]
+
+    at_best(run_case, tmp_path)
+
+
+async def add_partitions(harness: BrokerHarness, producer: Producer, count: int) -> None:
+    topics = [AddPartitionsToTxnRequest.Topic("wide", list(range(count)))]
+    request = AddPartitionsToTxnRequest([], "wide", *producer, topics)
+    answer = await harness.ask(request, 3, AddPartitionsToTxnResponse)
+    (topic,) = answer.results_by_topic_v3_and_below
+    codes = {each.partition_error_code for each in topic.results_by_partition}
+    assert (len(topic.results_by_partition), codes) == (count, {ErrorCode.NONE})
+
+
+async def end(harness: BrokerHarness, producer: Producer) -> None:
+    """Commits the transaction, and waits until every partition has its marker."""
+    request = EndTxnRequest("wide", *producer, True)
+    answer = await harness.ask(request, 3, EndTxnResponse)
+    assert answer.error_code == ErrorCode.NONE
+    state = ""
+    while state != "CompleteCommit":
+        described = await harness.ask(
+            DescribeTransactionsRequest(["wide"]), 0, DescribeTransactionsResponse
+        )
+        state = described.transaction_states[0].transaction_state
+        await asyncio.sleep(0.01)
+
+
+def test_a_transaction_of_many_partitions_does_not_block_the_event_loop(tmp_path: Path) -> None:
+    """Its partitions are added, and get their markers, while other requests are served."""
+
+    async def run_case(folder: Path) -> None:
+        with counted_executor():
+            async with (
+                asyncio.timeout(patient(DEADLINE_S)),
+                open_harness(folder, kafka=SETTINGS) as harness,
+            ):
+                await harness.create("wide", WIDE)
+                producer = await new_producer(harness, "wide")
+                await add_partitions(harness, producer, 1)
+                await end(harness, producer)
+                before_s = piece_of_work_s()
+                with metered() as meter:
+                    await add_partitions(harness, producer, WIDE)
+                    await end(harness, producer)
+                check(meter, before_s)
+                ends = {harness.hosted("wide", index).log.end_offset for index in range(1, WIDE)}
+                assert ends == {1}
 
     at_best(run_case, tmp_path)
 
