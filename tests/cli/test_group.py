@@ -33,6 +33,7 @@ def test_list_shows_groups_and_their_states(fake: FakeBroker, penstock: Runner) 
         "billing",
         "Stable",
         "consumer",
+        "classic",
     ]
     assert penstock("group", "list", "--json").json["groups"] == [
         {"group": "billing", "state": "Stable", "protocol_type": "consumer", "type": "classic"}

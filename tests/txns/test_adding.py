@@ -92,6 +92,29 @@ def test_a_failed_addition_does_not_affect_another() -> None:
     world.shard.verify()
 
 
+def test_partitions_of_a_large_request_are_added_to_one_transaction() -> None:
+    """Partitions are refused if the transaction of those before them has ended: nobody would end
+    another one. That holds even if the next transaction has some of them."""
+    world = World()
+    producer = world.started("a")
+
+    def add(*partitions: str, beside: tuple[str, ...]) -> ErrorCode:
+        token = world.send_add("a", producer, partitions, only_beside=beside)
+        return world.added(token)[at(partitions[0])]
+
+    world.add("a", producer, "t-0")
+    assert add("t-1", beside=("t-0",)) is NONE
+    world.holds_markers = True
+    world.end("a", producer, commit=True, version=3)
+    assert add("t-2", beside=("t-0", "t-1")) is CONCURRENT
+    world.mark_one()
+    assert world.transaction("a").state is State.COMPLETE_COMMIT
+    assert add("t-2", beside=("t-0", "t-1")) is CONCURRENT
+    world.add("a", producer, "t-0")
+    assert add("t-2", beside=("t-0", "t-1")) is CONCURRENT
+    assert world.transaction("a").partitions == {at("t-0")}
+
+
 def test_nothing_is_added_while_the_previous_transaction_ends() -> None:
     """This holds also for the producer that has the next epoch, until all markers are written."""
     world = World()

@@ -212,6 +212,7 @@ class World:
         partitions: Iterable[str],
         version: int = 3,
         verify_only: bool = False,
+        only_beside: Iterable[str] = (),
     ) -> Token:
         topics: dict[str, list[int]] = {}
         for where in partitions:
@@ -225,7 +226,12 @@ class World:
         token = self.token()
         self.carry_out(
             self.shard.add_partitions(
-                request, version, token, self.now, may_wait=self.additions_wait
+                request,
+                version,
+                token,
+                self.now,
+                may_wait=self.additions_wait,
+                only_beside=frozenset(map(at, only_beside)),
             )
         )
         return token

@@ -13,7 +13,6 @@ from penstock.cli.options import Bootstrap, Json, Yes
 from penstock.cli.output import (
     CommandFailed,
     count,
-    emit,
     emit_json,
     json_text,
     pipe_guard,
@@ -24,12 +23,13 @@ from penstock.cli.tables import Column, table
 from penstock.cli.watching import Interval, Watch, shown
 from penstock.client.admin.admin import Admin
 from penstock.client.admin.group_reset import Move, Target, plan
-from penstock.client.admin.groups import GroupListing
+from penstock.client.admin.groups import SHARE, GroupListing
 from penstock.client.errors import BrokerError, ClientError
+from penstock.client.model import OffsetAndMetadata
 from penstock.client.times import TIME_FORMS
 from penstock.topic_partition import TopicPartition
 
-_LIST_HELP = """List the consumer groups.
+_LIST_HELP = """List the groups: consumer groups, and the share groups of queues.
 
 \b
 Examples:
@@ -40,7 +40,8 @@ Examples:
 _DESCRIBE_HELP = """Show GROUP's committed offsets and lag per partition.
 
 Lag is the number of offsets between the committed offset and the end of the log. A partition
-without a committed offset has no lag.
+without a committed offset has no lag. Of a share group, the first offsets that are not done are
+shown; penstock queue stats shows more.
 
 \b
 Examples:
@@ -128,8 +129,9 @@ def _list_json(found: list[GroupListing]) -> str:
 def _list_text(found: list[GroupListing]) -> str:
     if not found:
         return "no groups yet: a group is created when a consumer joins it or commits offsets"
-    columns = Column("group"), Column("state"), Column("protocol")
-    return table(columns, [(group.group, group.state, group.protocol_type) for group in found])
+    columns = Column("group"), Column("state"), Column("protocol"), Column("type")
+    rows = [(group.group, group.state, group.protocol_type, group.kind.lower()) for group in found]
+    return table(columns, rows)
 
 
 def describe(
@@ -156,7 +158,10 @@ def describe(
 
 async def _described(admin: Admin, group: str) -> dict[str, Any]:
     info = await admin.describe_group(group)
-    committed = await admin.group_offsets(group)
+    if info.protocol_type == SHARE:
+        committed = await _begun(admin, group)
+    else:
+        committed = await admin.group_offsets(group)
     assigned = [topic_partition for member in info.members for topic_partition in member.assignment]
     topic_partitions = sorted({*committed, *assigned})
     bounds = await _bounds(admin, topic_partitions)
@@ -199,6 +204,15 @@ async def _described(admin: Admin, group: str) -> dict[str, Any]:
         ],
         "lag": sum(partition["lag"] or 0 for partition in partitions),
         "partitions": partitions,
+    }
+
+
+async def _begun(admin: Admin, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    offsets = await admin.share_group_offsets(group)
+    return {
+        where: OffsetAndMetadata(at.start_offset)
+        for where, at in offsets.items()
+        if at.start_offset is not None
     }
 
 
@@ -313,7 +327,7 @@ def reset_offsets(
                 }
             )
         else:
-            _show_moves(moves, execute)
+            group_reset.show(moves, executed=execute)
     report(outcomes.values())
 
 
@@ -332,32 +346,6 @@ async def _plan_and_move(
         if not execute or not wanted:
             return moves, {}
         return moves, await admin.alter_group_offsets(group, wanted)
-
-
-def _show_moves(moves: list[Move], executed: bool) -> None:
-    columns = (
-        Column("topic"),
-        Column("partition", right=True),
-        Column("from", right=True),
-        Column("to", right=True),
-        Column("lag then", right=True),
-    )
-    rows = [
-        (
-            move.topic_partition.topic,
-            move.topic_partition.partition,
-            move.committed,
-            move.offset,
-            move.lag,
-        )
-        for move in moves
-    ]
-    emit(table(columns, rows))
-    emit(
-        "\nthe offsets were set"
-        if executed
-        else "\nnothing was changed: add --execute to set the offsets"
-    )
 
 
 def delete(

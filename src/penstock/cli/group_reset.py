@@ -1,10 +1,14 @@
-"""Parses the options of `penstock group reset-offsets`."""
+"""Parses the options of `penstock group reset-offsets`, and shows the moves.
+
+`penstock queue reset-offsets` uses it too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.cli.output import CommandFailed, printable
+from penstock.cli.output import CommandFailed, emit, printable
+from penstock.cli.tables import Column, table
 from penstock.client.admin.group_reset import Kind, Move, Target
 from penstock.client.errors import BrokerError
 from penstock.client.times import parse_time_ms
@@ -68,3 +72,29 @@ def moves_json(
         }
         for move in moves
     ]
+
+
+def show(moves: Sequence[Move], *, executed: bool) -> None:
+    columns = (
+        Column("topic"),
+        Column("partition", right=True),
+        Column("from", right=True),
+        Column("to", right=True),
+        Column("lag then", right=True),
+    )
+    rows = [
+        (
+            move.topic_partition.topic,
+            move.topic_partition.partition,
+            move.committed,
+            move.offset,
+            move.lag,
+        )
+        for move in moves
+    ]
+    emit(table(columns, rows))
+    emit(
+        "\nthe offsets were set"
+        if executed
+        else "\nnothing was changed: add --execute to set the offsets"
+    )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from penstock.cli import completion
+from penstock.cli import completion, queue_offsets
 from penstock.cli.options import Bootstrap, Json, TargetTopic, Yes
 from penstock.cli.output import (
     CommandFailed,
@@ -117,7 +117,7 @@ _Group = Annotated[
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(
-        help="Queues: put, take, peek, stats, drain, redrive.",
+        help="Queues: put, take, peek, stats, drain, redrive, reset-offsets, delete-offsets.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -127,6 +127,8 @@ def register(root: typer.Typer) -> None:
     app.command("stats", help=_STATS_HELP)(stats)
     app.command("drain", help=_DRAIN_HELP)(drain)
     app.command("redrive", help=_REDRIVE_HELP)(redrive)
+    app.command("reset-offsets", help=queue_offsets.RESET_HELP)(queue_offsets.reset_offsets)
+    app.command("delete-offsets", help=queue_offsets.DELETE_HELP)(queue_offsets.delete_offsets)
     root.add_typer(app, name="queue")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.client.admin import group_reset
+from penstock.client.admin.groups import SHARE
 from penstock.console.errors import BadRequest
 from penstock.console.link import Link, Reading
 from penstock.console.picture import Picture
@@ -84,7 +85,7 @@ class Groups:
             "state": info.state,
             "protocol": info.protocol,
             "coordinator": info.coordinator,
-            "movable": info.state in group_reset.MOVABLE_STATES,
+            "movable": info.state in group_reset.MOVABLE_STATES and info.protocol_type != SHARE,
             "lag": sum(row["lag"] or 0 for row in rows),
             "members": [
                 {

@@ -104,6 +104,7 @@ def add_partitions(
     now: Now,
     *,
     may_wait: bool = False,
+    only_beside: frozenset[TopicPartition] = frozenset(),
 ) -> None:
     wanted = tuple(
         sorted(
@@ -119,7 +120,7 @@ def add_partitions(
     if request.verify_only:
         shard.effects.reply(*_verify(shard, asked))
     else:
-        _add(shard, asked, now)
+        _add(shard, asked, now, only_beside)
 
 
 def add_offsets(
@@ -141,13 +142,21 @@ def add_offsets(
     )
 
 
-def _add(shard: ShardState, asked: Addition, now: Now) -> None:
+def _add(
+    shard: ShardState,
+    asked: Addition,
+    now: Now,
+    only_beside: frozenset[TopicPartition] = frozenset(),
+) -> None:
     transaction = shard.image.get(asked.transactional_id)
     busy = shard.busy.get(asked.transactional_id)
     if busy is not None and busy.doing is Doing.ADDING:
         transaction = busy.head
     code = why_not(transaction, asked.producer, asked.transactional_id)
     if code is ErrorCode.NONE and busy is not None and busy.doing is not Doing.ADDING:
+        code = ErrorCode.CONCURRENT_TRANSACTIONS
+    if code is ErrorCode.NONE and only_beside and not _holds_all(transaction, only_beside):
+        # The transaction that they belong to has ended, and nobody would end another one.
         code = ErrorCode.CONCURRENT_TRANSACTIONS
     if code is ErrorCode.CONCURRENT_TRANSACTIONS and _may_park(shard, asked):
         shard.park(asked, now)
@@ -199,8 +208,10 @@ def _was_aborted_for(transaction: Transaction) -> bool:
     return transaction.state in (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
 
-def _holds_all(transaction: Transaction, partitions: Iterable[TopicPartition]) -> bool:
-    return transaction.state is State.ONGOING and transaction.partitions.issuperset(partitions)
+def _holds_all(transaction: Transaction | None, partitions: Iterable[TopicPartition]) -> bool:
+    if transaction is None or transaction.state is not State.ONGOING:
+        return False
+    return transaction.partitions.issuperset(partitions)
 
 
 def _verify(shard: ShardState, asked: _AskedPartitions) -> tuple[Token, Answer]:

@@ -64,13 +64,17 @@ class TransactionShard:
         now: Now,
         *,
         may_wait: bool = False,
+        only_beside: frozenset[TopicPartition] = frozenset(),
     ) -> list[Effect]:
         """Handles one transaction of a request; `adding.transaction_of` converts older versions.
 
         With `may_wait` the answer may be delayed until the previous transaction has ended, but by
-        at most `ending_patience_ms`.
+        at most `ending_patience_ms`. The partitions are added only if the transaction holds all of
+        `only_beside`; otherwise they get CONCURRENT_TRANSACTIONS.
         """
-        adding.add_partitions(self.state, request, version, token, now, may_wait=may_wait)
+        adding.add_partitions(
+            self.state, request, version, token, now, may_wait=may_wait, only_beside=only_beside
+        )
         return self.state.effects.take()
 
     def add_offsets(

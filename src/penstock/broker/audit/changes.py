@@ -102,10 +102,11 @@ def changes_of(request: Any, response: Any) -> Changes:
 def change_events(
     origin: Origin, now_ms: int, changes: Iterable[Change]
 ) -> Iterator[AuditEvent | None]:
-    """Yields the events of one request, and None for each change that is only counted."""
+    """Yields the events of one request, and None for each change without an event of its own."""
     recorded = others = 0
     for change in changes:
         if change.code in _REFUSED:
+            yield None
             continue
         if recorded == EVENTS_MAX:
             others += 1

@@ -8,6 +8,7 @@ exactly one answer, even if it has no leader. Retries are up to the coordinator.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from itertools import groupby
 from typing import Any, Final, NamedTuple
@@ -30,6 +31,8 @@ from penstock.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersRespon
 
 Tell = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 """Called with each group of answers, until every partition has one."""
+
+_log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S: Final = 30.0
 _VERSION: Final = 2
@@ -54,6 +57,9 @@ class MarkerWriter:
                 self._write(marker, where, tell)
         except EXPECTED as error:
             tell(code_of(error))
+        except Exception:  # noqa: BLE001 - logged; the other partitions get their markers
+            _log.exception("cannot write a transaction marker to %s", where)
+            tell(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _write(
         self, marker: Marker, where: TopicPartition, tell: Callable[[ErrorCode], None]

@@ -10,8 +10,12 @@ request.
 
 If one of the partitions does not exist or the producer may not write to it, none is added: that one
 gets UNKNOWN_TOPIC_OR_PARTITION or TOPIC_AUTHORIZATION_FAILED, and the others
-OPERATION_NOT_ATTEMPTED. The partitions of a large request are added in portions. If one portion
-fails, those before it stay in the transaction, which does no harm: they get a marker, too.
+OPERATION_NOT_ATTEMPTED.
+
+The partitions of a large request are added in portions, all to the same transaction. If it ends in
+between, or a portion fails for another reason, no more are added, and all partitions of the request
+get the same error. Those that were added get a marker when the transaction ends, which does no
+harm.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from penstock.broker.handlers.transaction_requests import then
 from penstock.coordination.effects import Now, Token
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.security.acls import AclOperation
+from penstock.topic_partition import TopicPartition
 from penstock.txns.adding import transaction_of
 from penstock.txns.effects import Answer, Effect
 from penstock.txns.shard import TransactionShard
@@ -97,8 +102,16 @@ async def _answer_large(asked: _Asked, context: RequestContext) -> _Answered:
         return _refused(asked, lambda topic, index: codes[topic, index] or not_attempted)
 
     results: list[_AnsweredTopic] = []
+    added: set[TopicPartition] = set()
     for continues, portion in topic_portions(asked.topics, _ADDED_TOGETHER):
-        told = await _ask_some(asked, portion, context)
+        told = await _ask_some(asked, portion, context, frozenset(added))
+        if not asked.verify_only:
+            failure = _first_error(told)
+            if failure:
+                return _all_refused(asked, failure)
+            added.update(
+                TopicPartition(topic.name, index) for topic in portion for index in topic.partitions
+            )
         if continues:
             results[-1].results_by_partition += told.pop(0).results_by_partition
         results += told
@@ -106,13 +119,21 @@ async def _answer_large(asked: _Asked, context: RequestContext) -> _Answered:
     return _Answered(asked.transactional_id, results)
 
 
+def _first_error(topics: list[_AnsweredTopic]) -> ErrorCode:
+    codes = (each.partition_error_code for topic in topics for each in topic.results_by_partition)
+    return ErrorCode(next(filter(None, codes), ErrorCode.NONE))
+
+
 async def _ask_some(
-    asked: _Asked, topics: list[AddPartitionsToTxnRequest.Topic], context: RequestContext
+    asked: _Asked,
+    topics: list[AddPartitionsToTxnRequest.Topic],
+    context: RequestContext,
+    only_beside: frozenset[TopicPartition],
 ) -> list[_AnsweredTopic]:
     """Returns the answers in the order of these topics, some of which may be named twice."""
     some = copy(asked)
     some.topics = topics
-    answer = _ask(some, context)
+    answer = _ask(some, context, only_beside)
     answered = await answer if isinstance(answer, asyncio.Future) else answer
     codes = {
         (topic.name, each.partition_index): ErrorCode(each.partition_error_code)
@@ -137,16 +158,25 @@ def _flaw_of(asked: _Asked, context: RequestContext) -> Callable[[str, int], Err
     return flaw
 
 
-def _ask(asked: _Asked, context: RequestContext) -> _Answered | asyncio.Future[_Answered]:
+def _ask(
+    asked: _Asked,
+    context: RequestContext,
+    only_beside: frozenset[TopicPartition] = frozenset(),
+) -> _Answered | asyncio.Future[_Answered]:
     def step(shard: TransactionShard, token: Token, now: Now) -> list[Effect]:
-        may_wait = context.version < _BATCHED_SINCE
-        return shard.add_partitions(asked, context.version, token, now, may_wait=may_wait)
+        return shard.add_partitions(
+            asked,
+            context.version,
+            token,
+            now,
+            may_wait=context.version < _BATCHED_SINCE and not only_beside,
+            only_beside=only_beside,
+        )
 
     try:
         reply = context.services.transactions.ask(asked.transactional_id, step)
     except KafkaError as error:
-        code = error.code
-        return _refused(asked, lambda topic, index: code)
+        return _all_refused(asked, error.code)
     return _as_answered(reply.result()) if reply.done() else then(reply, _as_answered)
 
 
@@ -167,6 +197,10 @@ def _as_answered(answer: Answer) -> _Answered:
     if not isinstance(answer, _Answered):
         raise TypeError(f"{type(answer).__name__} does not answer for partitions")
     return answer
+
+
+def _all_refused(asked: _Asked, code: ErrorCode) -> _Answered:
+    return _refused(asked, lambda topic, index: code)
 
 
 def _refused(asked: _Asked, code_of: Callable[[str, int], ErrorCode]) -> _Answered:
@@ -190,5 +224,5 @@ def refuse(
 ) -> AddPartitionsToTxnResponse:
     if version >= _BATCHED_SINCE:
         return AddPartitionsToTxnResponse(error_code=code)
-    refused = _refused(transaction_of(request), lambda topic, index: code)
+    refused = _all_refused(transaction_of(request), code)
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=refused.topic_results)

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.broker.audit.changes import change_events, changes_of
 from penstock.broker.context import RequestContext
-from penstock.broker.cooperative_yield import Steps, at_once, in_slices
+from penstock.broker.cooperative_yield import Slices, Steps, at_once, in_slices
 from penstock.wire.errors import ProtocolError
 from penstock.wire.messages.base import Request, Response
 
@@ -56,15 +56,28 @@ async def _record_later(
     except ProtocolError:
         raise
     except Exception as error:
-        await in_slices(_record_failure(refuse, request, context, error), slices)
+        await _recorded(_record_failure(refuse, request, context, error), slices)
         raise
-    await in_slices(_record(request, context, lambda: response), slices)
+    except asyncio.CancelledError:
+        if answered.done() and not answered.cancelled() and answered.exception() is None:
+            at_once(_record(request, context, answered.result))
+        raise
+    await _recorded(_record(request, context, lambda: response), slices)
     return response
 
 
 async def _fail(steps: Steps[None], error: Exception, context: RequestContext) -> Response:
-    await in_slices(steps, context.slices())
+    await _recorded(steps, context.slices())
     raise error
+
+
+async def _recorded(steps: Steps[None], slices: Slices) -> None:
+    try:
+        await in_slices(steps, slices)
+    except asyncio.CancelledError:
+        # The broker stops: the changes are made, so they are recorded.
+        at_once(steps)
+        raise
 
 
 def _record_failure(

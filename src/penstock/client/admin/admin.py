@@ -14,6 +14,7 @@ from penstock.client.admin import (
     operations,
     reassignment,
     roles,
+    share_group_methods,
     transactions,
 )
 from penstock.client.admin.access import Entity, ScramUser
@@ -242,14 +243,10 @@ class Admin:
 
         None cancels the reassignment of a partition.
         """
-        return await self._do(
-            "alter_partition_reassignments",
-            reassignment.alter_partition_reassignments(
-                self._open,
-                replicas,
-                allow_replication_factor_change=allow_replication_factor_change,
-            ),
+        work = reassignment.alter_partition_reassignments(
+            self._open, replicas, allow_replication_factor_change=allow_replication_factor_change
         )
+        return await self._do("alter_partition_reassignments", work)
 
     async def list_partition_reassignments(
         self, topic_partitions: Sequence[TopicPartition] | None = None
@@ -276,8 +273,7 @@ class Admin:
         return await self._do("describe_group", groups.describe_group(self._open, group))
 
     async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupInfo | BrokerError]:
-        """Returns the state and the members of several groups, or an error for each group that
-        failed."""
+        """Returns state and members of several groups, or an error for each that failed."""
         return await self._do("describe_groups", groups.describe_groups(self._open, names))
 
     async def delete_group(self, group: str) -> None:
@@ -285,8 +281,7 @@ class Admin:
         raise_outcome((await self.delete_groups([group]))[group])
 
     async def delete_groups(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
-        """Deletes several groups without members and returns the outcome of each: None if it was
-        deleted."""
+        """Deletes groups without members. Returns the outcome of each: None if it was deleted."""
         return await self._do("delete_groups", groups.delete_groups(self._open, names))
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -314,6 +309,11 @@ class Admin:
         """Deletes the group's committed offsets of these partitions."""
         work = groups.delete_offsets(self._open, group, topic_partitions)
         return await self._do("delete_group_offsets", work)
+
+    describe_share_group = share_group_methods.describe_share_group
+    share_group_offsets = share_group_methods.share_group_offsets
+    alter_share_group_offsets = share_group_methods.alter_share_group_offsets
+    delete_share_group_offsets = share_group_methods.delete_share_group_offsets
 
     # -- partitions -----------------------------------------------------------------------------
 

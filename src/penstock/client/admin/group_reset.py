@@ -1,7 +1,8 @@
 """Plans an offset reset of a group, limited to the offsets that the logs have.
 
 A plan can be shown to a user before anything is changed. To carry it out, call
-`Admin.alter_group_offsets` with exactly its offsets.
+`Admin.alter_group_offsets`, or `Admin.alter_share_group_offsets` for a share group, with exactly
+its offsets.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
 from penstock.client.admin.arguments import When
-from penstock.client.admin.groups import GroupInfo
+from penstock.client.admin.groups import SHARE, GroupInfo
 from penstock.client.admin.offsets import FoundOffset
 from penstock.client.admin.operations import TopicInfo
+from penstock.client.admin.share_groups import ShareGroupInfo, SharePartitionOffsets
 from penstock.client.errors import BrokerError, OptionError, TopicNotFound
 from penstock.client.model import OffsetAndMetadata
 from penstock.topic_partition import TopicPartition
@@ -23,15 +25,27 @@ from penstock.wire.errors import ErrorCode
 MOVABLE_STATES: Final = ("Empty", "Dead")
 
 
-class Asked(Protocol):
-    """What a plan needs from an `Admin`: only methods that change nothing."""
-
-    async def describe_group(self, group: str) -> GroupInfo: ...
-    async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]: ...
+class AskedTopics(Protocol):
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicInfo | BrokerError]: ...
     async def list_offsets(
         self, times: Mapping[TopicPartition, When]
     ) -> dict[TopicPartition, FoundOffset | None]: ...
+
+
+class Asked(AskedTopics, Protocol):
+    """What a plan needs from an `Admin`: only methods that change nothing."""
+
+    async def describe_group(self, group: str) -> GroupInfo: ...
+    async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]: ...
+
+
+class AskedShareGroups(AskedTopics, Protocol):
+    """What a plan for a share group needs from an `Admin`."""
+
+    async def describe_share_group(self, group: str) -> ShareGroupInfo: ...
+    async def share_group_offsets(
+        self, group: str
+    ) -> dict[TopicPartition, SharePartitionOffsets]: ...
 
 
 class Kind(Enum):
@@ -52,6 +66,7 @@ class Target(NamedTuple):
 class Move:
     topic_partition: TopicPartition
     committed: int | None
+    """Of a share group: the first offset that is not done."""
     offset: int
     next_offset: int
 
@@ -70,6 +85,36 @@ async def plan(
     """
     await refuse_members(admin, group)
     committed = await admin.group_offsets(group)
+    return await _moves(admin, {where: at.offset for where, at in committed.items()}, topics, goal)
+
+
+async def plan_share_group(
+    admin: AskedShareGroups, group: str, topics: Mapping[str, Sequence[int] | None], goal: Target
+) -> list[Move]:
+    """Returns the moves of a share group, as `plan` does for a consumer group."""
+    try:
+        info = await admin.describe_share_group(group)
+    except BrokerError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+    else:
+        if info.state not in MOVABLE_STATES:
+            raise BrokerError(
+                ErrorCode.NON_EMPTY_GROUP,
+                f"share group {group} is {info.state} with {len(info.members)} members: "
+                "stop its workers first",
+            )
+    offsets = await admin.share_group_offsets(group)
+    begun = {where: at.start_offset for where, at in offsets.items() if at.start_offset is not None}
+    return await _moves(admin, begun, topics, goal)
+
+
+async def _moves(
+    admin: AskedTopics,
+    committed: Mapping[TopicPartition, int],
+    topics: Mapping[str, Sequence[int] | None],
+    goal: Target,
+) -> list[Move]:
     topic_partitions = (
         await _topic_partitions(admin, topics) if topics else await _still_there(admin, committed)
     )
@@ -81,7 +126,7 @@ async def plan(
     moves = []
     for topic_partition in sorted(topic_partitions):
         start, end = starts[topic_partition], ends[topic_partition]
-        at = committed[topic_partition].offset if topic_partition in committed else None
+        at = committed.get(topic_partition)
         match goal.kind:
             case Kind.EARLIEST:
                 offset = start
@@ -102,7 +147,7 @@ async def plan(
 
 
 async def offsets_at(
-    admin: Asked, topic_partitions: Sequence[TopicPartition], when: When
+    admin: AskedTopics, topic_partitions: Sequence[TopicPartition], when: When
 ) -> dict[TopicPartition, int]:
     """Returns the offsets at a time. Partitions without a record at or after it are left out."""
     found = await admin.list_offsets(dict.fromkeys(topic_partitions, when))
@@ -117,6 +162,11 @@ async def refuse_members(admin: Asked, group: str) -> None:
         if error.code == ErrorCode.GROUP_ID_NOT_FOUND:
             return  # setting offsets creates the group
         raise
+    if info.protocol_type == SHARE:
+        raise OptionError(
+            f"group {group} is a share group: use penstock queue reset-offsets, or "
+            "alter_share_group_offsets of an admin client"
+        )
     if info.state not in MOVABLE_STATES:
         raise BrokerError(
             ErrorCode.NON_EMPTY_GROUP,
@@ -126,7 +176,7 @@ async def refuse_members(admin: Asked, group: str) -> None:
 
 
 async def _topic_partitions(
-    admin: Asked, topics: Mapping[str, Sequence[int] | None]
+    admin: AskedTopics, topics: Mapping[str, Sequence[int] | None]
 ) -> list[TopicPartition]:
     found = await admin.describe_topics([*topics])
     topic_partitions = []
@@ -143,7 +193,7 @@ async def _topic_partitions(
 
 
 async def _still_there(
-    admin: Asked, committed: Mapping[TopicPartition, OffsetAndMetadata]
+    admin: AskedTopics, committed: Mapping[TopicPartition, int]
 ) -> list[TopicPartition]:
     names = sorted({topic_partition.topic for topic_partition in committed})
     found = await admin.describe_topics(names) if names else {}

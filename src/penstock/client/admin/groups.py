@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.client.admin.share_groups import describe_share_group
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ApiNotServed, BrokerError, check, outcome
 from penstock.client.model import OffsetAndMetadata
@@ -32,6 +33,8 @@ from penstock.wire.messages import (
 
 _DEAD = "Dead"
 _CONSUMER = "consumer"
+SHARE = "share"
+"""The protocol type of share groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,10 @@ async def _describe_modern_group(cluster: Cluster, group: str) -> GroupInfo:
         raise missing from None
     found = answer.groups[0]
     if found.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
-        raise missing
+        share_group = await _share_group(cluster, group)
+        if share_group is None:
+            raise missing
+        return share_group
     check(found.error_code, found.error_message, f"group {group}")
     members = tuple(
         GroupMember(
@@ -157,6 +163,22 @@ async def _describe_modern_group(cluster: Cluster, group: str) -> GroupInfo:
         members,
         cluster.coordinator_of(group),
     )
+
+
+async def _share_group(cluster: Cluster, group: str) -> GroupInfo | None:
+    try:
+        found = await describe_share_group(cluster, group)
+    except ApiNotServed:
+        return None
+    except BrokerError as error:
+        if error.code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+            return None
+        raise
+    members = tuple(
+        GroupMember(member.member_id, None, member.client_id, member.client_host, member.assignment)
+        for member in found.members
+    )
+    return GroupInfo(group, found.state, SHARE, "", members, found.coordinator)
 
 
 async def describe_groups(

@@ -22,6 +22,7 @@ from penstock.client.admin.operations import (
 )
 from penstock.client.admin.reassignment import Reassignment
 from penstock.client.admin.roles import AccessAnswer, RoleListing
+from penstock.client.admin.share_groups import ShareGroupInfo, SharePartitionOffsets
 from penstock.client.admin.transactions import HangingSearch, TransactionInfo, TransactionListing
 from penstock.client.blocking.lifecycle import Lifecycle
 from penstock.client.environment import ClientEnv
@@ -252,8 +253,7 @@ class Admin:
         return self._life.call(self._async.describe_group(group))
 
     def describe_groups(self, names: Sequence[str]) -> dict[str, GroupInfo | BrokerError]:
-        """Returns the state and the members of several groups, or an error for each group that
-        failed."""
+        """Returns state and members of several groups, or an error for each that failed."""
         return self._life.call(self._async.describe_groups(names))
 
     def delete_group(self, group: str) -> None:
@@ -261,13 +261,11 @@ class Admin:
         self._life.call(self._async.delete_group(group))
 
     def delete_groups(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
-        """Deletes several groups without members and returns the outcome of each: None if it was
-        deleted."""
+        """Deletes groups without members. Returns the outcome of each: None if it was deleted."""
         return self._life.call(self._async.delete_groups(names))
 
     def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Returns all offsets that the group has committed: the next offset to read of each
-        partition.
+        """Returns the offsets that the group has committed: the next to read of each partition.
 
         Example:
             consumer.poll(timeout_ms=10_000)
@@ -290,6 +288,27 @@ class Admin:
         """Deletes the group's committed offsets of these partitions."""
         return self._life.call(self._async.delete_group_offsets(group, topic_partitions))
 
+    def describe_share_group(self, group: str) -> ShareGroupInfo:
+        """Returns a share group's state and its members. Raises `BrokerError` if there is none."""
+        return self._life.call(self._async.describe_share_group(group))
+
+    def share_group_offsets(self, group: str) -> dict[TopicPartition, SharePartitionOffsets]:
+        """Returns how far a share group is with each partition. Empty if there is no such group."""
+        return self._life.call(self._async.share_group_offsets(group))
+
+    def alter_share_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Sets the first offset that is not done, for a share group without members. What is at or
+        after it is delivered again; what is before it counts as done."""
+        return self._life.call(self._async.alter_share_group_offsets(group, offsets))
+
+    def delete_share_group_offsets(
+        self, group: str, topics: Sequence[str]
+    ) -> dict[str, BrokerError | None]:
+        """Deletes what a share group without members knows of these topics."""
+        return self._life.call(self._async.delete_share_group_offsets(group, topics))
+
     # -- partitions -----------------------------------------------------------------------------
 
     def list_offsets(
@@ -309,8 +328,7 @@ class Admin:
         return self._life.call(self._async.list_offsets(times))
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Deletes the records before these offsets (-1: all records). Returns the new log start
-        offsets.
+        """Deletes the records before these offsets (-1: all). Returns the new log start offsets.
 
         Raises `BrokerError` for an offset beyond the end of its partition.
 
@@ -357,9 +375,7 @@ class Admin:
         return self._life.call(self._async.describe_transactions(transactional_ids))
 
     def terminate_transaction(self, transactional_id: str) -> None:
-        """Aborts the open transaction of this id and fences its producer. Returns when that is
-        done.
-        """
+        """Aborts the open transaction of this id and fences its producer. Waits until it ended."""
         self._life.call(self._async.terminate_transaction(transactional_id))
 
     def find_hanging_transactions(self, topics: Sequence[str] | None = None) -> HangingSearch:
