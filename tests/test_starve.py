@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -56,4 +57,6 @@ def test_late_brokers_delay_every_kind_of_work(
     )
     said = capsys.readouterr().out
     assert code == 0, said
-    assert "5 passed or skipped, 0 failed" in said
+    found = re.search(r"(\d+) passed or skipped, 0 failed", said)
+    assert found is not None, said
+    assert int(found[1]) >= 6

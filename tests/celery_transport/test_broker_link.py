@@ -94,6 +94,30 @@ def test_an_expiration_becomes_a_time_to_live(
     assert [each["ttl"] for each in puts.puts] == [expected]
 
 
+@pytest.mark.parametrize(
+    ("expiration", "queue_ttl_ms", "expected"),
+    [("0", None, None), ("0", 1000, 1.0), ("2500", None, 2.5)],
+)
+def test_a_task_that_has_expired_before_it_is_sent_reaches_a_worker(
+    puts: RecordedPuts,
+    monkeypatch: pytest.MonkeyPatch,
+    expiration: str,
+    queue_ttl_ms: int | None,
+    expected: float | None,
+) -> None:
+    """The worker sets its result to REVOKED. For other messages, 0 is a time like any other."""
+    monkeypatch.setattr("penstock.celery.topics.Topics.ensure_queue", lambda *_: None)
+    link = link_with(monkeypatch, Abilities(timed=True, levels=0))
+    link.declare_queue("celery", QueueArguments(ttl_ms=queue_ttl_ms))
+    task = message()
+    task["properties"]["expiration"] = expiration
+    link.put("celery", task)
+    task["headers"]["expires"] = "2026-11-01T00:00:00+00:00"
+    link.put("celery", task)
+    plain = 0.001 if expiration == "0" else expected
+    assert [each["ttl"] for each in puts.puts] == [plain, expected]
+
+
 def test_a_message_that_is_put_again_keeps_the_time_when_it_expires(
     puts: RecordedPuts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

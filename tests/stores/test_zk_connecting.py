@@ -85,12 +85,15 @@ def test_a_slow_name_server_is_waited_for(
 ) -> None:
     """The connection is not begun again meanwhile."""
     resolve = socket.getaddrinfo
+    own_port = int(zookeeper.members[0].endpoint.rpartition(":")[2])
     asked = []
 
-    def resolve_slowly(*args: Any, **options: Any) -> Any:
-        asked.append(args)
-        time.sleep(1.5)
-        return resolve(*args, **options)
+    def resolve_slowly(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        # Threads of other tests may look up names, too.
+        if port == own_port:
+            asked.append(host)
+            time.sleep(1.5)
+        return resolve(host, port, *args, **options)
 
     async def main() -> None:
         monkeypatch.setattr(socket, "getaddrinfo", resolve_slowly)
@@ -100,7 +103,7 @@ def test_a_slow_name_server_is_waited_for(
         await store.close()
 
     asyncio.run(main())
-    assert len(asked) <= 2
+    assert 1 <= len(asked) <= 2
 
 
 def test_a_call_that_has_little_time_left_does_not_end_the_connection(

@@ -93,6 +93,9 @@ def expires_ms(
     That is after its property `expiration`, or after the queue's `x-message-ttl` if this is less,
     both in milliseconds, and counted from the time when the message is due. A message that is put
     a second time keeps its time.
+
+    A task that has expired before it is sent has the `expiration` 0. It does not count: a worker
+    gets the task, and its result becomes REVOKED. The broker would drop it, and nobody would know.
     """
     properties = message.get("properties") or {}
     kept = properties.get(EXPIRES_MS)
@@ -100,7 +103,9 @@ def expires_ms(
         return kept
     limits = [] if queue_ttl_ms is None else [queue_ttl_ms]
     with suppress(KeyError, TypeError, ValueError):
-        limits.append(max(0, int(properties["expiration"])))
+        limit = max(0, int(properties["expiration"]))
+        if limit or not (message.get("headers") or {}).get("expires"):
+            limits.append(limit)
     return now_ms + round((delay or 0.0) * 1000) + min(limits) if limits else None
 
 
