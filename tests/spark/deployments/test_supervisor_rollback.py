@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.spark.deployments.outside_trouble import ClusterSeen
 from penstock.spark.deployments.phase import Phase
 from penstock.spark.deployments.supervisor_events import (
     Defined,
     DriverEnded,
     NotPrepared,
+    Prepared,
     Record,
     RollBack,
 )
@@ -88,6 +90,31 @@ def test_a_version_is_not_rolled_back_for_what_is_not_its_fault(
         pipeline.wait(60)
     assert not pipeline.count(RollBack)
     assert pipeline.machine.phase is not Phase.IDLE, "it is tried again"
+
+
+@pytest.mark.parametrize("in_round", [True, False])
+@pytest.mark.parametrize(
+    ("cluster", "rollbacks"),
+    [
+        (ClusterSeen(frozenset({"one:9092"})), 0),
+        (ClusterSeen(frozenset({"two:9092"}), lost_s=2.0), 0),
+        (ClusterSeen(frozenset({"two:9092"})), 1),
+    ],
+    ids=["a broker of the worker", "the worker has lost its cluster", "an unknown broker"],
+)
+def test_a_broker_outage_is_no_reason_for_a_rollback(
+    cluster: ClusterSeen, rollbacks: int, in_round: bool
+) -> None:
+    pipeline = failing()
+    for _ in range(3):
+        if in_round:
+            pipeline.ready()
+        else:
+            pipeline.on(Prepared(pipeline.machine.run))
+        error = "copy: cannot connect to one:9092: Connection refused"
+        pipeline.on(DriverEnded(pipeline.machine.run, error=error, cluster=cluster))
+        pipeline.wait(60)
+    assert pipeline.count(RollBack) == rollbacks
 
 
 def test_a_worker_that_cannot_prepare_a_version_does_not_roll_it_back() -> None:

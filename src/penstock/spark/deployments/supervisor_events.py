@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.spark.deployments.model import Deployment, Event, Status, Version
+from penstock.spark.deployments.outside_trouble import UNKNOWN_CLUSTER, ClusterSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,8 @@ class DriverEnded:
     error: str = ""
     lease_ended: bool = False
     """Whether it killed itself because its lease had ended. That is no failure of the pipeline."""
+    cluster: ClusterSeen = UNKNOWN_CLUSTER
+    """What the worker knew of its cluster at that time."""
 
 
 @dataclass(frozen=True, slots=True)
