@@ -28,6 +28,7 @@ from penstock.spark.deployments.model import Deployment, Event, State, Status, V
 from penstock.spark.deployments.outside_trouble import Failure, judged
 from penstock.spark.deployments.phase import WITH_DRIVER, Phase, state_of
 from penstock.spark.deployments.round_times import RoundTimes
+from penstock.spark.deployments.start_limit import StartLimit
 from penstock.spark.deployments.supervisor_events import (
     BeginRound,
     Defined,
@@ -87,6 +88,7 @@ class Supervisor:
         self._phase_since = 0.0
         self._rounds = RoundTimes()
         self._backoff = Backoff(self._limits, uniform)
+        self._start_limit = StartLimit(self._limits)
         self._killed_for: Failure | None = None
         """Why the driver is killed; None if it did not fail."""
         self._interrupted = False
@@ -194,6 +196,7 @@ class Supervisor:
 
     def _on_ready(self, now: Now) -> None:
         self._enter(Phase.READY, now)
+        self._start_limit.started()
         if self._is_script():
             self._reset_revision = max(self._reset_revision, self._resets)
         what = "restarted" if self._backoff.failures else "started"
@@ -248,7 +251,7 @@ class Supervisor:
         error = self._backoff.error
         # A good version that is newer was left by a person, who had a reason.
         can_go_back = deployment.auto_rollback and 0 < self._good_version < version
-        why = f"; it stays at version {version}, which is not to blame"
+        why = f"; it stays at version {version}, which may not be to blame"
         text = f"{error}; the next attempt is in {pause_s:.0f} s"
         self._record(now, "failed", text + why * (outside and can_go_back))
         if can_go_back and not outside and (failure.lasting or self._backoff.is_hopeless):
@@ -312,9 +315,8 @@ class Supervisor:
         match self.phase:
             case Phase.STARTING if not self._goes_on():
                 self._stop(now, at_once=True)
-            case Phase.STARTING if lasted >= self._limits.start_s:
-                text = f"Spark did not start within {self._limits.start_s:.0f} s"
-                self._killed_for = judged(text)
+            case Phase.STARTING if lasted >= self._start_limit.seconds(self._started_with):
+                self._killed_for = self._start_limit.exceeded(self._started_with)
                 self._stop(now, at_once=True)
             case Phase.READY | Phase.ROUND if not self._goes_on() or self._stops_streams:
                 self._stop(now, at_once=False)
@@ -401,7 +403,7 @@ class Supervisor:
             found.append(self._lease_until)
         match self.phase:
             case Phase.STARTING:
-                found.append(self._phase_since + limits.start_s)
+                found.append(self._phase_since + self._start_limit.seconds(self._started_with))
             case Phase.STOPPING:
                 found.append(self._phase_since + limits.stop_s)
             case Phase.ROUND if self._is_script():

@@ -34,7 +34,9 @@ class Limits:
     steady_s: float = 120.0
     """After this time without an end, a round counts as working: back-off begins small again."""
     start_s: float = 300.0
-    """How long Spark may take to start."""
+    """How long Spark may take to start at first: see `start_limit`."""
+    start_max_s: float = 1200.0
+    """How long it may take after earlier starts took too long."""
     stop_s: float = 30.0
     """How long a round may take to end after a stop. Then its driver is killed."""
     warm_s: float = 900.0
