@@ -117,7 +117,8 @@ def test_a_driver_that_does_not_start_is_killed_and_counts_as_failed(pipeline: S
     assert stop.at_once
     pipeline.on(DriverEnded(stop.run))
     assert pipeline.state == "BACKING OFF" and pipeline.status is not None
-    assert pipeline.status.error == "Spark did not start within 300 s"
+    assert pipeline.status.error.startswith("Spark did not start within 300 s: ")
+    assert pipeline.status.failures == 1
 
 
 def test_a_stop_waits_for_the_round(pipeline: Supervised) -> None:

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.spark.deployments.outside_trouble import ClusterSeen
 from penstock.spark.deployments.phase import Phase
 from penstock.spark.deployments.supervisor_events import (
     Defined,
     DriverEnded,
+    DriverReady,
     NotPrepared,
+    Prepared,
     Record,
     RollBack,
 )
@@ -90,6 +93,31 @@ def test_a_version_is_not_rolled_back_for_what_is_not_its_fault(
     assert pipeline.machine.phase is not Phase.IDLE, "it is tried again"
 
 
+@pytest.mark.parametrize("in_round", [True, False])
+@pytest.mark.parametrize(
+    ("cluster", "rollbacks"),
+    [
+        (ClusterSeen(frozenset({"one:9092"})), 0),
+        (ClusterSeen(frozenset({"two:9092"}), lost_s=2.0), 0),
+        (ClusterSeen(frozenset({"two:9092"})), 1),
+    ],
+    ids=["a broker of the worker", "the worker has lost its cluster", "an unknown broker"],
+)
+def test_a_broker_outage_is_no_reason_for_a_rollback(
+    cluster: ClusterSeen, rollbacks: int, in_round: bool
+) -> None:
+    pipeline = failing()
+    for _ in range(3):
+        if in_round:
+            pipeline.ready()
+        else:
+            pipeline.on(Prepared(pipeline.machine.run))
+        error = "copy: cannot connect to one:9092: Connection refused"
+        pipeline.on(DriverEnded(pipeline.machine.run, error=error, cluster=cluster))
+        pipeline.wait(60)
+    assert pipeline.count(RollBack) == rollbacks
+
+
 def test_a_worker_that_cannot_prepare_a_version_does_not_roll_it_back() -> None:
     pipeline = failing()
     for _ in range(5):
@@ -98,6 +126,64 @@ def test_a_worker_that_cannot_prepare_a_version_does_not_roll_it_back() -> None:
         assert pipeline.state == "BACKING OFF"
         pipeline.wait(60)
     assert not pipeline.count(RollBack)
+
+
+def late_start(pipeline: Supervised) -> float:
+    """Starts a driver whose Spark never starts. Returns how long it was waited for."""
+    pipeline.on(Prepared(pipeline.machine.run))
+    seconds = 0.0
+    while "StopDriver" not in kinds(pipeline.wait(5)):
+        seconds += 5
+    pipeline.on(DriverEnded(pipeline.machine.run))
+    return seconds + 5
+
+
+def test_a_slow_machine_is_no_reason_for_a_rollback() -> None:
+    """The first start that takes too long does not count, and the next one gets more time."""
+    pipeline = failing()
+    for _ in range(5):
+        assert late_start(pipeline) == 300
+        assert pipeline.status is not None and pipeline.status.version_failures == 0
+        assert "the next start may take 600 s" in pipeline.status.error
+        pipeline.wait(60)
+        pipeline.on(Prepared(pipeline.machine.run))
+        pipeline.wait(590)
+        pipeline.on(DriverReady(pipeline.machine.run))
+        assert pipeline.state == "RUNNING"
+        pipeline.define(restarts=pipeline.deployment.restarts + 1)
+        pipeline.on(DriverEnded(pipeline.machine.run))
+        assert pipeline.machine.phase is Phase.PREPARING
+    assert not pipeline.count(RollBack)
+
+
+def test_a_version_that_never_starts_is_rolled_back() -> None:
+    pipeline = failing()
+    times = []
+    while not pipeline.count(RollBack):
+        times.append(late_start(pipeline))
+        pipeline.wait(60)
+    assert times == [300, 600, 1200, 1200]
+    rollback = only(RollBack, pipeline.effects)
+    assert rollback.reason == "Spark did not start within 1200 s"
+
+
+def test_a_change_begins_a_new_count_of_late_starts() -> None:
+    pipeline = failing()
+    for memory_mb in range(1024, 1029):
+        assert late_start(pipeline) == 300
+        pipeline.define(memory_mb=memory_mb + 1)
+    assert pipeline.status is not None and pipeline.status.version_failures == 0
+
+
+def test_a_driver_that_starts_begins_a_new_count_of_late_starts() -> None:
+    pipeline = failing()
+    assert late_start(pipeline) == 300
+    pipeline.wait(60)
+    pipeline.ready()
+    pipeline.on(DriverEnded(pipeline.machine.run, error="no table"))
+    pipeline.wait(60)
+    assert late_start(pipeline) == 300
+    assert pipeline.status is not None and pipeline.status.version_failures == 1
 
 
 def test_workers_count_the_failures_of_a_version_together() -> None:

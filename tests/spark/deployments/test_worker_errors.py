@@ -14,6 +14,7 @@ from penstock.client.errors import RecordTooLarge, TopicNotFound
 from penstock.runtime import SystemClock
 from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.catalog_errors import AccessRefused
+from penstock.spark.deployments.change_plan import NewVersion
 from penstock.spark.deployments.deployed_pipeline import DeployedPipeline
 from penstock.spark.deployments.surroundings import Surroundings
 from penstock.testing import Broker
@@ -224,5 +225,27 @@ def test_a_pipeline_that_is_deleted_is_forgotten(broker: Broker, tmp_path: Path)
             worker.take("gone")
             await worker.pipelines["gone"].give_up()
             await until(lambda: not worker.pipelines and not worker._running)
+
+    run(broker, main)
+
+
+def test_a_broker_outage_does_not_count_as_a_failure_of_the_version(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """The worker knows the addresses of its cluster. A typo of the version is none of them."""
+
+    def failing(name: str, address: str) -> NewVersion:
+        error = f"copy: cannot connect to {address}: Connection refused"
+        end = f"tell(event='end', state='FAILED', error='{error}'); break"
+        return version(tmp_path, name, at_round=end)
+
+    async def main(cluster: Cluster) -> None:
+        await cluster.catalog.deploy(failing("right", broker.bootstrap))
+        await cluster.catalog.deploy(failing("wrong", "one.example:9092"))
+        async with running_worker(broker, tmp_path / "data"):
+            right = await cluster.status("right", lambda status: status.failures >= 2)
+            assert right.version_failures == 0 and "see penstock status" in right.error
+            wrong = await cluster.status("wrong", lambda status: status.failures >= 2)
+            assert wrong.version_failures == wrong.failures
 
     run(broker, main)

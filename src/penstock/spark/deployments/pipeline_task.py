@@ -190,7 +190,7 @@ class PipelineTask:
         except Exception as error:  # noqa: BLE001 - one error must not end the pipeline
             self._fail(f"cannot {type(effect).__name__}", error)
             if isinstance(effect, StartDriver) and self._driver is None:
-                self.handle(DriverEnded(effect.run, error=self._cancelled.pop(effect.run, "")))
+                self._end(effect.run, self._cancelled.pop(effect.run, ""))
 
     def _fail(self, what: str, error: Exception) -> None:
         if isinstance(error, WRITE_ERRORS):
@@ -331,10 +331,10 @@ class PipelineTask:
             try:
                 await self._around.executor.run(lambda: prepared.reset(effect.reset_flows))
             except (PipelineError, OSError) as error:
-                self.handle(DriverEnded(effect.run, error=str(error)))
+                self._end(effect.run, str(error))
                 return
         if effect.run in self._cancelled:
-            self.handle(DriverEnded(effect.run, error=self._cancelled.pop(effect.run)))
+            self._end(effect.run, self._cancelled.pop(effect.run))
             return
         self.view = RunView(self.name)
         self.figures.starts += 1
@@ -382,7 +382,13 @@ class PipelineTask:
         self._previews.close("its driver has ended: try again when it runs")
         self._told.mark_dirty()
         lease_ended = ended.get("event") == LEASE_ENDED
-        self.handle(DriverEnded(run, completed, error, lease_ended))
+        self._end(run, error, completed=completed, lease_ended=lease_ended)
+
+    def _end(
+        self, run: int, error: str, *, completed: bool = False, lease_ended: bool = False
+    ) -> None:
+        seen = self._around.cluster.seen()
+        self.handle(DriverEnded(run, completed, error, lease_ended, seen))
 
     def _tell_lineage(self, tell: Callable[[TaskLineage], None]) -> None:
         if self._lineage is not None:

@@ -25,9 +25,10 @@ from typing import Final
 from penstock.spark.deployments.backoff import Backoff
 from penstock.spark.deployments.deployment_check import known_good, why_not_runnable
 from penstock.spark.deployments.model import Deployment, Event, State, Status, Version
-from penstock.spark.deployments.outside_trouble import advice, with_advice
-from penstock.spark.deployments.phase import WITH_DRIVER, Phase
+from penstock.spark.deployments.outside_trouble import Failure, judged
+from penstock.spark.deployments.phase import WITH_DRIVER, Phase, state_of
 from penstock.spark.deployments.round_times import RoundTimes
+from penstock.spark.deployments.start_limit import StartLimit
 from penstock.spark.deployments.supervisor_events import (
     BeginRound,
     Defined,
@@ -87,8 +88,9 @@ class Supervisor:
         self._phase_since = 0.0
         self._rounds = RoundTimes()
         self._backoff = Backoff(self._limits, uniform)
-        self._killed_for = ""
-        """The error because of which the driver is killed; empty if it did not fail."""
+        self._start_limit = StartLimit(self._limits)
+        self._killed_for: Failure | None = None
+        """Why the driver is killed; None if it did not fail."""
         self._interrupted = False
         """Whether the last driver was killed because the lease ended."""
         self._held: tuple[int, State] | None = None
@@ -183,9 +185,8 @@ class Supervisor:
                 self._start(now)
             case NotPrepared() if self.phase is Phase.PREPARING:
                 self._enter(Phase.IDLE, now)
-                self._fail(
-                    happening.error, now, lasting=happening.lasting, outside=happening.outside
-                )
+                outside, lasting = happening.outside, happening.lasting
+                self._fail(judged(happening.error, outside=outside, lasting=lasting), now)
             case DriverReady() if self.phase is Phase.STARTING:
                 self._on_ready(now)
             case RoundEnded() if self.phase in (Phase.ROUND, Phase.STOPPING):
@@ -195,6 +196,7 @@ class Supervisor:
 
     def _on_ready(self, now: Now) -> None:
         self._enter(Phase.READY, now)
+        self._start_limit.started()
         if self._is_script():
             self._reset_revision = max(self._reset_revision, self._resets)
         what = "restarted" if self._backoff.failures else "started"
@@ -214,8 +216,8 @@ class Supervisor:
             return
         self._enter(Phase.IDLE, now)
         if phase in (Phase.STOPPING, Phase.KILLING):
-            failed, self._killed_for = self._killed_for, ""
-            if failed:
+            failed, self._killed_for = self._killed_for, None
+            if failed is not None:
                 self._fail(failed, now)
             return
         if happening.lease_ended:
@@ -230,7 +232,8 @@ class Supervisor:
             return
         if phase is Phase.ROUND and lasted >= self._limits.steady_s:
             self._backoff.failures = 0
-        self._fail(happening.error or "the driver ended without an error message", now)
+        error = happening.error or "the driver ended without an error message"
+        self._fail(judged(error, happening.cluster), now)
 
     def _worked(self, now: Now) -> None:
         """A round was completed, or a script has run for long enough."""
@@ -239,20 +242,19 @@ class Supervisor:
         if self._deployment is not None:
             self._rounds.end(self._deployment, now.wall_ms)
 
-    def _fail(self, error: str, now: Now, *, lasting: bool = False, outside: bool = False) -> None:
-        version = self._started_version()
-        outside = outside or bool(advice(error))
-        pause_s = self._backoff.fail(version, with_advice(error), now, outside=outside)
+    def _fail(self, failure: Failure, now: Now) -> None:
+        version, outside = self._started_version(), failure.outside
+        pause_s = self._backoff.fail(version, failure.error, now, outside=outside)
         deployment = self._deployment
         if deployment is None:
             return
         error = self._backoff.error
         # A good version that is newer was left by a person, who had a reason.
         can_go_back = deployment.auto_rollback and 0 < self._good_version < version
-        why = f"; it stays at version {version}, which is not to blame"
+        why = f"; it stays at version {version}, which may not be to blame"
         text = f"{error}; the next attempt is in {pause_s:.0f} s"
         self._record(now, "failed", text + why * (outside and can_go_back))
-        if can_go_back and not outside and (lasting or self._backoff.is_hopeless):
+        if can_go_back and not outside and (failure.lasting or self._backoff.is_hopeless):
             self._out.append(RollBack(self.name, version, self._good_version, error))
 
     # -- what is to be done ---------------------------------------------------------------------
@@ -313,8 +315,8 @@ class Supervisor:
         match self.phase:
             case Phase.STARTING if not self._goes_on():
                 self._stop(now, at_once=True)
-            case Phase.STARTING if lasted >= self._limits.start_s:
-                self._killed_for = f"Spark did not start within {self._limits.start_s:.0f} s"
+            case Phase.STARTING if lasted >= self._start_limit.seconds(self._started_with):
+                self._killed_for = self._start_limit.exceeded(self._started_with)
                 self._stop(now, at_once=True)
             case Phase.READY | Phase.ROUND if not self._goes_on() or self._stops_streams:
                 self._stop(now, at_once=False)
@@ -401,7 +403,7 @@ class Supervisor:
             found.append(self._lease_until)
         match self.phase:
             case Phase.STARTING:
-                found.append(self._phase_since + limits.start_s)
+                found.append(self._phase_since + self._start_limit.seconds(self._started_with))
             case Phase.STOPPING:
                 found.append(self._phase_since + limits.stop_s)
             case Phase.ROUND if self._is_script():
@@ -422,18 +424,9 @@ class Supervisor:
 
     def state(self, now: Now) -> State:
         deployment = self._deployment
-        match self.phase:
-            case Phase.PREPARING:
-                return "PREPARING"
-            case Phase.STARTING:
-                return "STARTING"
-            case Phase.ROUND:
-                return "RUNNING"
-            case Phase.READY:
-                continuous = deployment is not None and deployment.schedule.continuous
-                return "RUNNING" if continuous else "WAITING FOR ITS TIME"
-            case Phase.STOPPING | Phase.KILLING:
-                return "STOPPING"
+        continuous = deployment is not None and deployment.schedule.continuous
+        if (found := state_of(self.phase, continuous=continuous)) is not None:
+            return found
         if deployment is None or deployment.wanted == "STOPPED":
             return "STOPPED"
         if self._held is not None and self._held[0] == deployment.revision:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.spark.deployments.model import Deployment, Event, Status, Version
+from penstock.spark.deployments.outside_trouble import UNKNOWN_CLUSTER, ClusterSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,9 @@ class Limits:
     steady_s: float = 120.0
     """After this time without an end, a round counts as working: back-off begins small again."""
     start_s: float = 300.0
-    """How long Spark may take to start."""
+    """How long Spark may take to start at first: see `start_limit`."""
+    start_max_s: float = 1200.0
+    """How long it may take after earlier starts took too long."""
     stop_s: float = 30.0
     """How long a round may take to end after a stop. Then its driver is killed."""
     warm_s: float = 900.0
@@ -118,6 +121,8 @@ class DriverEnded:
     error: str = ""
     lease_ended: bool = False
     """Whether it killed itself because its lease had ended. That is no failure of the pipeline."""
+    cluster: ClusterSeen = UNKNOWN_CLUSTER
+    """What the worker knew of its cluster at that time."""
 
 
 @dataclass(frozen=True, slots=True)

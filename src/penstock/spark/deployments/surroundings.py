@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.ports import Clock, Executor, Random
 from penstock.spark.deployments.catalog import Catalog
+from penstock.spark.deployments.cluster_watch import ClusterWatch
 from penstock.spark.deployments.driver_process import DriverProcess
 from penstock.spark.deployments.lineage.worker_lineage import Lineage
 from penstock.spark.deployments.metrics.start_times import StartTimes
@@ -32,6 +33,7 @@ class Surroundings:
     random: Random
     identity: Identity
     start_times: StartTimes
+    cluster: ClusterWatch
     lineage: Lineage | None = None
     """Where OpenLineage events go. None: nowhere."""
 

@@ -22,6 +22,7 @@ from penstock.client.options import AdminOptions
 from penstock.runtime import Threads
 from penstock.spark.deployments.archive_training import ArchiveTraining
 from penstock.spark.deployments.catalog import Catalog
+from penstock.spark.deployments.cluster_watch import ClusterWatch
 from penstock.spark.deployments.deployed_pipeline import DeployedPipeline
 from penstock.spark.deployments.eligibility import eligible, settled
 from penstock.spark.deployments.guard_process import GuardProcess
@@ -114,9 +115,12 @@ class Worker:
         self._preparation = preparation
         self._patience = Patience()
         self._training = ArchiveTraining(preparation.archives, self._folder, self._threads)
+        self._watch = ClusterWatch(
+            options.bootstrap, cluster, lambda: self.ownership.lease_age_s, env.clock
+        )
         self._around = Surroundings(
             catalog, self._folder, preparation, self._spares, self._threads, env.clock, env.random,
-            self._identity, start_times, self._lineage,
+            self._identity, start_times, self._watch, self._lineage,
         )  # fmt: skip
         self._memory = MemoryWatch(self._threads)
         self.pipelines: dict[str, DeployedPipeline] = {}
@@ -295,6 +299,7 @@ class Worker:
             await self._env.clock.sleep(_LOOK_S)
 
     async def _look_once(self, number: int) -> None:
+        self._watch.look()
         # Brokers that do not answer must not delay the rest.
         await _within(_WRITE_S, *(self._tell(each) for each in self.pipelines.values()))
         if number % _REPORT_EVERY == 0:
