@@ -41,6 +41,8 @@ ASKED_FOR = {
     "PenstockPipelineFailsOften",
     "PenstockPipelineLagGrows",
     "PenstockPipelineWatermarkStuck",
+    "PenstockBackfillStuck",
+    "PenstockRecomputeStuck",
     "PenstockExpectationsFail",
     "PenstockPipelineDeadLetters",
 }

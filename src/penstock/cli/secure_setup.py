@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from stat import S_IMODE
 from typing import Final, TypeVar
 
@@ -51,6 +52,7 @@ _RENEW_DAYS: Final = 30
 """A certificate that is valid for less than this is replaced at the start."""
 _PASSWORD_BYTES: Final = 18
 _SALT_BYTES: Final = 16
+_ASCII_END: Final = 0x7F
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,22 +210,32 @@ class _Direct:
 
 def java_properties(setup: SecureSetup) -> str:
     """Returns the settings of a Java client, as a properties file."""
-    return (
-        "security.protocol=SASL_SSL\n"
-        f"sasl.mechanism={MECHANISM.sasl_name}\n"
-        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
-        f'username="{ADMIN}" password="{setup.password}";\n'
-        "ssl.truststore.type=PEM\n"
-        f"ssl.truststore.location={setup.authority_path}\n"
-    )
+    password = setup.password.replace("\\", "\\\\").replace('"', '\\"')
+    settings = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": MECHANISM.sasl_name,
+        "sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            f'username="{ADMIN}" password="{password}";'
+        ),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(setup.authority_path),
+    }
+    return "".join(f"{name}={_property(value)}\n" for name, value in settings.items())
+
+
+def _property(value: str) -> str:
+    """Returns the value as a properties file has it: in ASCII, with Java's escapes."""
+    utf16 = value.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
+    units = [int.from_bytes(utf16[at : at + 2], "big") for at in range(0, len(utf16), 2)]
+    return "".join(chr(unit) if unit < _ASCII_END else f"\\u{unit:04x}" for unit in units)
 
 
 def snippets(setup: SecureSetup, bootstrap: str) -> str:
     """Returns how clients connect, for people to copy. It names files and has no password."""
-    ca, secret = setup.authority_path, setup.password_path
-    read = f"open({str(secret)!r}).read().strip()"
+    ca, secret = quote(str(setup.authority_path)), quote(str(setup.password_path))
     return f"""\
-Clients log in as user {ADMIN!r}. The password is in {secret}
+Clients log in as user {ADMIN!r}. The password is in {setup.password_path}
 So do people in the web console.
 
 # the command line
@@ -231,37 +243,57 @@ penstock profile create local --bootstrap {bootstrap} --tls --ca {ca} \\
      --sasl scram-sha-512 --user {ADMIN} --password-file {secret}
 penstock topic list --profile local
 
-# penstock (Python)
-Producer({bootstrap!r}, security_protocol="SASL_SSL", ssl_ca={str(ca)!r},
-         sasl_mechanism="SCRAM-SHA-512", sasl_username="{ADMIN}",
-         sasl_password={read})
-
-# confluent-kafka
-Producer({{"bootstrap.servers": {bootstrap!r}, "security.protocol": "SASL_SSL",
-          "ssl.ca.location": {str(ca)!r}, "sasl.mechanism": "SCRAM-SHA-512",
-          "sasl.username": "{ADMIN}", "sasl.password": {read}}})
-
-# kafka-python
-KafkaProducer(bootstrap_servers={bootstrap!r}, security_protocol="SASL_SSL",
-              ssl_cafile={str(ca)!r}, sasl_mechanism="SCRAM-SHA-512",
-              sasl_plain_username="{ADMIN}", sasl_plain_password={read})
-
-# aiokafka
-AIOKafkaProducer(bootstrap_servers={bootstrap!r}, security_protocol="SASL_SSL",
-                 ssl_context=ssl.create_default_context(cafile={str(ca)!r}),
-                 sasl_mechanism="SCRAM-SHA-512", sasl_plain_username="{ADMIN}",
-                 sasl_plain_password={read})
-
+{_python_snippets(setup, bootstrap)}
 # Java, and Kafka's tools
-kafka-topics.sh --bootstrap-server {bootstrap} --command-config {setup.properties_path} --list
+kafka-topics.sh --bootstrap-server {bootstrap} \\
+     --command-config {quote(str(setup.properties_path))} --list
 
-# kcat
+# kcat, with librdkafka 2.6.1 or newer (kcat -V shows it)
 kcat -b {bootstrap} -X security.protocol=SASL_SSL -X ssl.ca.location={ca} \\
      -X sasl.mechanism=SCRAM-SHA-512 -X sasl.username={ADMIN} -X sasl.password="$(cat {secret})" -L
+"""
 
-# Spark
-spark.readStream.format("penstock").option("kafka.bootstrap.servers", {bootstrap!r}) \\
-     .option("security_protocol", "SASL_SSL").option("ssl_ca", {str(ca)!r}) \\
-     .option("sasl_mechanism", "SCRAM-SHA-512").option("sasl_username", "{ADMIN}") \\
-     .option("sasl_password", {read})
+
+def _python_snippets(setup: SecureSetup, bootstrap: str) -> str:
+    ca = repr(str(setup.authority_path))
+    read = f"Path({str(setup.password_path)!r}).read_text().strip()"
+    return f"""\
+# penstock (Python)
+from pathlib import Path
+from penstock import Producer
+producer = Producer({bootstrap!r}, security_protocol="SASL_SSL", ssl_ca={ca},
+                    sasl_mechanism="SCRAM-SHA-512", sasl_username="{ADMIN}",
+                    sasl_password={read})
+
+# confluent-kafka
+from pathlib import Path
+from confluent_kafka import Producer
+producer = Producer({{"bootstrap.servers": {bootstrap!r}, "security.protocol": "SASL_SSL",
+                     "ssl.ca.location": {ca}, "sasl.mechanism": "SCRAM-SHA-512",
+                     "sasl.username": "{ADMIN}", "sasl.password": {read}}})
+
+# kafka-python
+from pathlib import Path
+from kafka import KafkaProducer
+producer = KafkaProducer(bootstrap_servers={bootstrap!r}, security_protocol="SASL_SSL",
+                         ssl_cafile={ca}, sasl_mechanism="SCRAM-SHA-512",
+                         sasl_plain_username="{ADMIN}", sasl_plain_password={read})
+
+# aiokafka, in a coroutine
+import ssl
+from pathlib import Path
+from aiokafka import AIOKafkaProducer
+producer = AIOKafkaProducer(bootstrap_servers={bootstrap!r}, security_protocol="SASL_SSL",
+                            ssl_context=ssl.create_default_context(cafile={ca}),
+                            sasl_mechanism="SCRAM-SHA-512", sasl_plain_username="{ADMIN}",
+                            sasl_plain_password={read})
+
+# Spark (Python)
+from pathlib import Path
+orders = spark.readStream.format("penstock").options(**{{
+    "kafka.bootstrap.servers": {bootstrap!r}, "kafka.security.protocol": "SASL_SSL",
+    "kafka.ssl.ca": {ca}, "kafka.sasl.mechanism": "SCRAM-SHA-512",
+    "kafka.sasl.username": "{ADMIN}", "kafka.sasl.password": {read},
+    "subscribe": "orders",
+}}).load()
 """

@@ -23,6 +23,8 @@ REQUESTS_KEPT: Final = 20
 PARTITIONS_MAX: Final = 100_000
 """Of the topics of a flow. The status of a pipeline names them, and a client with the right to
 write to its topic can write anything."""
+OPEN_STATES: Final = frozenset({"REQUESTED", "RUNNING", "CANCELLING"})
+"""The states of a backfill that has not ended: see `state_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ def open_request(
 ) -> BackfillRequest | None:
     """Returns the backfill of a flow that was requested and has not ended."""
     for each in deployment.backfills:
-        waits = state_of(status, each) in ("REQUESTED", "RUNNING", "CANCELLING")
+        waits = state_of(status, each) in OPEN_STATES
         if each.flow == flow and waits:
             return each
     return None

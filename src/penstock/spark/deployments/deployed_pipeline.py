@@ -28,6 +28,14 @@ from penstock.spark.deployments.generations import (
     recomputing,
     swapped,
 )
+from penstock.spark.deployments.metrics.figures import PipelineSample
+from penstock.spark.deployments.metrics.reprocessing import (
+    BackfillSample,
+    BackfillWatch,
+    RecomputeSample,
+    RecomputeSeen,
+    RecomputeWatch,
+)
 from penstock.spark.deployments.model import Deployment, Event, Status, Version
 from penstock.spark.deployments.phase import Phase
 from penstock.spark.deployments.pipeline_task import PipelineTask
@@ -124,6 +132,8 @@ class DeployedPipeline:
         self._events: list[tuple[str, str]] = []
         self._refused: tuple[int, str] | None = None
         self._tidied: tuple[object, ...] = ()
+        self._backfill_watch = BackfillWatch()
+        self._recompute_watch = RecomputeWatch()
         self.main = PipelineTask(name, around, _Served(self, logs))
         self.second = PipelineTask(name, around, _Recomputed(self, logs))
 
@@ -182,6 +192,7 @@ class DeployedPipeline:
 
     async def tell_progress(self) -> None:
         self.look()
+        self._watch()
         deployment = self.deployment
         is_undefined = self.second.machine.status(self._now()) is None
         if is_undefined and deployment is not None and deployment.recompute is not None:
@@ -249,6 +260,36 @@ class DeployedPipeline:
             "flows": self.second.view.as_dict()["flows"],
             "place": self._place(deployment, recompute.generation),
         }
+
+    def sample(self, memory_bytes: int | None) -> PipelineSample:
+        """Returns what metrics say about it. `memory_bytes` is that of the main driver."""
+        backfills, recompute = self._watch()
+        return replace(self.main.sample(memory_bytes), backfills=backfills, recompute=recompute)
+
+    def _watch(self) -> tuple[list[BackfillSample], RecomputeSample | None]:
+        """Looks how far the backfills and the recompute are."""
+        now, deployment = self.around.clock.monotonic(), self.deployment
+        if deployment is None or not self.owned:
+            return [], self._recompute_watch.look(None, now)
+        status, main = self.main.machine.status(self._now()), self.main
+        if status is not None:
+            status = replace(status, backfills=main.backfills.statuses)
+        backfills = self._backfill_watch.look(deployment, status, main.figures.failures, now)
+        return backfills, self._recompute_watch.look(self._recompute_seen(deployment), now)
+
+    def _recompute_seen(self, deployment: Deployment) -> RecomputeSeen | None:
+        progress, second = self._progress(deployment), self.second
+        if not progress:
+            return None
+        return RecomputeSeen(
+            progress["generation"],
+            progress["state"],
+            progress["rounds"],
+            sum(flow.input_rows for flow in list(second.figures.flows.values())),
+            [name for name, flow in list(second.view.flows.items()) if flow.status == "COMPLETED"],
+            progress["lag"],
+            progress["failures"],
+        )
 
     # -- what is decided ------------------------------------------------------------------------
 

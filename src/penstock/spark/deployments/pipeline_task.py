@@ -95,7 +95,7 @@ class PipelineTask:
         """Why this worker has killed the driver; empty if it was no failure."""
         self._gives_up = False
         self._released = asyncio.Event()
-        self._backfills = BackfillProgress()
+        self.backfills = BackfillProgress()
         self._told_backfills: list[BackfillRequest] = []
         self._told_dropped = ""
         self.view = RunView(name)
@@ -126,7 +126,7 @@ class PipelineTask:
         self._gives_up = False
         previous = self._part.previous()
         self._told.resume(previous)
-        self._backfills.resume(previous)
+        self.backfills.resume(previous)
         self.define()
         self.handle(Taken(previous))
         self.renew(lease_until)
@@ -296,7 +296,7 @@ class PipelineTask:
         return is_leaving or self.machine.reports(self._now())
 
     def _completed(self, status: Status) -> Status | None:
-        view, backfills = self.view.as_dict(), self._backfills.statuses
+        view, backfills = self.view.as_dict(), self.backfills.statuses
         return self._part.status(replace(status, run=view, backfills=backfills))
 
     async def _prepare(self, effect: Prepare) -> None:
@@ -459,7 +459,7 @@ class PipelineTask:
 
     def _wanted_backfills(self) -> list[BackfillRequest]:
         deployment, _ = self._part.definition()
-        return [] if deployment is None else self._backfills.wanted(deployment.backfills)
+        return [] if deployment is None else self.backfills.wanted(deployment.backfills)
 
     def _tell_backfills(self) -> None:
         """Tells the driver which backfills are wanted, if that has changed."""
@@ -473,7 +473,7 @@ class PipelineTask:
         status = self.machine.status(now)
         if status is None or not self.machine.reports(now):
             return
-        for what, text in self._backfills.on_event(event):
+        for what, text in self.backfills.on_event(event):
             worker = self._around.identity.worker
             told = Event(self.name, now.wall_ms, what, text, status.version, worker)
             self._effects.put_nowait(Record(told))

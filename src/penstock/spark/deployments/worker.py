@@ -401,14 +401,14 @@ class Worker:
     def sample(self) -> WorkerSample:
         """Returns what metrics say about this worker and its pipelines."""
         catalog = self._catalog
-        tasks = [each.main for _, each in sorted(self.pipelines.items()) if each.owned]
+        owned = [each for _, each in sorted(self.pipelines.items()) if each.owned]
         return WorkerSample(
             self.id,
             self._identity.host,
             _installed("penstock"),
             _installed("pyspark"),
             self._env.clock.wall_ms(),
-            [each.sample(self._memory.used.get(each.pid or 0)) for each in tasks],
+            [each.sample(self._memory.used.get(each.main.pid or 0)) for each in owned],
             len(self.ownership.owned),
             self._spares.states(),
             sum(self._memory.used.values()),

@@ -11,6 +11,7 @@ from penstock.spark.deployments.metrics.figures import (
     PipelineSample,
     WorkerSample,
 )
+from penstock.spark.deployments.metrics.reprocessing import BackfillSample, RecomputeSample
 from penstock.spark.pipelines.events import RunView
 
 NOW_MS = 1_767_261_700_000
@@ -46,7 +47,13 @@ def pipeline(**more: Any) -> PipelineSample:
         figures.apply(event, float(at))
         view.apply(event)
     figures.starts, figures.failures = 2, 1
-    given: dict[str, Any] = {"flows": view.flows, "memory_bytes": 700, "memory_limit_bytes": 900}
+    given: dict[str, Any] = {
+        "flows": view.flows,
+        "memory_bytes": 700,
+        "memory_limit_bytes": 900,
+        "backfills": [BackfillSample("clicks", done=30, left=70, idle_s=4.0, failures=2)],
+        "recompute": RecomputeSample(rows=500, left=12, idle_s=6.0, failures=1),
+    }
     return PipelineSample("views", "RUNNING", 5, figures, **(given | more))
 
 

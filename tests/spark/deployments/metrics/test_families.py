@@ -13,6 +13,7 @@ from penstock.broker.metrics.names import Kind
 from penstock.spark.deployments.metrics.families import rendered
 from penstock.spark.deployments.metrics.figures import FLOWS_MAX, PipelineFigures
 from penstock.spark.deployments.metrics.names import BY_NAME, METRICS
+from penstock.spark.deployments.metrics.reprocessing import RecomputeSample
 from penstock.spark.pipelines.events import FlowView
 from spark.deployments.metrics.samples import pipeline, worker
 
@@ -62,6 +63,14 @@ def test_the_figures_of_a_pipeline() -> None:
         ("penstock_pipeline_expectation_rows_total", (*flow, "known", "violated")): 4,
         ("penstock_pipeline_dead_letters_total", ("views",)): 3,
         ("penstock_pipeline_driver_memory_bytes", ("views",)): 700,
+        ("penstock_pipeline_backfill_done_records", flow): 30,
+        ("penstock_pipeline_backfill_left_records", flow): 70,
+        ("penstock_pipeline_backfill_idle_seconds", flow): 4,
+        ("penstock_pipeline_backfill_failed_attempts", flow): 2,
+        ("penstock_pipeline_recompute_read_rows", ("views",)): 500,
+        ("penstock_pipeline_recompute_left_records", ("views",)): 12,
+        ("penstock_pipeline_recompute_idle_seconds", ("views",)): 6,
+        ("penstock_pipeline_recompute_failed_attempts", ("views",)): 1,
         ("penstock_worker_info", ("w1", "box", "1.0", "4.3.0")): 1,
         ("penstock_worker_pipelines", ()): 1,
         ("penstock_worker_spares", ("warm",)): 1,
@@ -82,6 +91,19 @@ def test_a_pipeline_without_a_driver_has_no_lag() -> None:
     gone = {"penstock_pipeline_lag_seconds", "penstock_pipeline_driver_memory_bytes"}
     assert not names & {*gone, "penstock_worker_lease_age_seconds"}
     assert found["penstock_pipeline_input_rows_total", ("views", "clicks")] == 100
+
+
+def test_without_a_backfill_and_a_recompute_there_are_no_figures_of_them() -> None:
+    """An alert for one that makes no progress ends with it."""
+    found = scraped(rendered(worker(pipeline(backfills=(), recompute=None)), refused=0))
+    assert not [name for name, _ in found if "_backfill_" in name or "_recompute_" in name]
+
+
+def test_records_that_a_recompute_has_not_read_may_be_unknown() -> None:
+    begins = RecomputeSample(rows=0, left=None, idle_s=1.0, failures=0)
+    found = {name for name, _ in scraped(rendered(worker(pipeline(recompute=begins)), refused=0))}
+    assert "penstock_pipeline_recompute_left_records" not in found
+    assert "penstock_pipeline_recompute_idle_seconds" in found
 
 
 def test_the_number_of_flows_with_series_is_limited() -> None:

@@ -18,6 +18,7 @@ from penstock.spark.deployments.metrics.figures import (
     watermark_delay_s,
 )
 from penstock.spark.deployments.metrics.names import BY_NAME
+from penstock.spark.deployments.metrics.reprocessing import BackfillSample, RecomputeSample
 from penstock.spark.deployments.model import State
 from penstock.spark.pipelines.events import FlowView
 
@@ -38,6 +39,8 @@ def families(worker: WorkerSample, refused: int) -> Iterator[Metric]:
     yield from _pipelines(worker.pipelines)
     yield from _flows(worker)
     yield from _counted(worker.pipelines)
+    yield from _backfills(worker.pipelines)
+    yield from _recomputes(worker.pipelines)
     yield family(_REFUSED, [((), refused)])
     yield from ProcessCollector(registry=None).collect()
 
@@ -112,6 +115,34 @@ def _flows(worker: WorkerSample) -> Iterator[Metric]:
     yield of("penstock_pipeline_state_rows", lambda flow: _state(flow, flow.state_rows))
     yield of("penstock_pipeline_state_bytes", lambda flow: _state(flow, flow.state_bytes))
     yield of("penstock_pipeline_skew_ratio", lambda flow: flow.skew)
+
+
+def _backfills(pipelines: Iterable[PipelineSample]) -> Iterator[Metric]:
+    def of(name: str, value: Callable[[BackfillSample], float]) -> Metric:
+        found: list[Sample] = [
+            ((each.name, backfill.flow), value(backfill))
+            for each in pipelines
+            for backfill in each.backfills
+        ]
+        return family(BY_NAME[name], found)
+
+    yield of("penstock_pipeline_backfill_done_records", lambda each: each.done)
+    yield of("penstock_pipeline_backfill_left_records", lambda each: each.left)
+    yield of("penstock_pipeline_backfill_idle_seconds", lambda each: each.idle_s)
+    yield of("penstock_pipeline_backfill_failed_attempts", lambda each: each.failures)
+
+
+def _recomputes(pipelines: Iterable[PipelineSample]) -> Iterator[Metric]:
+    recomputes = [(each.name, each.recompute) for each in pipelines if each.recompute is not None]
+
+    def of(name: str, value: Callable[[RecomputeSample], float | None]) -> Metric:
+        found = [((pipeline,), value(each)) for pipeline, each in recomputes]
+        return family(BY_NAME[name], [(labels, at) for labels, at in found if at is not None])
+
+    yield of("penstock_pipeline_recompute_read_rows", lambda each: each.rows)
+    yield of("penstock_pipeline_recompute_left_records", lambda each: each.left)
+    yield of("penstock_pipeline_recompute_idle_seconds", lambda each: each.idle_s)
+    yield of("penstock_pipeline_recompute_failed_attempts", lambda each: each.failures)
 
 
 def _state(flow: FlowView, value: int) -> int | None:

@@ -6,12 +6,13 @@ adds them up here. What only has a current value is read from the view of the ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from penstock.broker.counters import Histogram
+from penstock.spark.deployments.metrics.reprocessing import BackfillSample, RecomputeSample
 from penstock.spark.deployments.model import State
 from penstock.spark.pipelines.events import FlowView
 
@@ -99,6 +100,9 @@ class PipelineSample:
     """The flows of the driver that runs; empty if none runs."""
     memory_bytes: int | None = None
     memory_limit_bytes: int = 0
+    backfills: Sequence[BackfillSample] = ()
+    """Those that have not ended."""
+    recompute: RecomputeSample | None = None
 
 
 @dataclass(frozen=True, slots=True)

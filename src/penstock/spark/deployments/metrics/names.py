@@ -143,6 +143,53 @@ METRICS: Final = (
         "Records added to the dead-letter topics of its flows while they ran.",
         "pipeline",
     ),
+    _gauge(
+        "penstock_pipeline_backfill_done_records",
+        "Records that a backfill has read. Not reported when it has ended.",
+        "pipeline",
+        "flow",
+    ),
+    _gauge(
+        "penstock_pipeline_backfill_left_records",
+        "Records that a backfill has not read yet.",
+        "pipeline",
+        "flow",
+    ),
+    _gauge(
+        "penstock_pipeline_backfill_idle_seconds",
+        "Since a backfill last read records. While the pipeline is stopped or waits for its time, "
+        "it does not grow.",
+        "pipeline",
+        "flow",
+    ),
+    _gauge(
+        "penstock_pipeline_backfill_failed_attempts",
+        "Attempts to run the pipeline that failed since a backfill last read records.",
+        "pipeline",
+        "flow",
+    ),
+    _gauge(
+        "penstock_pipeline_recompute_read_rows",
+        "Rows that a recompute has read on this worker. Not reported without a recompute.",
+        "pipeline",
+    ),
+    _gauge(
+        "penstock_pipeline_recompute_left_records",
+        "Records in the topics of a recompute that it has not read yet. Not reported while its "
+        "driver has not reported them.",
+        "pipeline",
+    ),
+    _gauge(
+        "penstock_pipeline_recompute_idle_seconds",
+        "Since a recompute last read rows, computed a view or completed a round. While the "
+        "pipeline is stopped, it does not grow.",
+        "pipeline",
+    ),
+    _gauge(
+        "penstock_pipeline_recompute_failed_attempts",
+        "Attempts to run the driver of a recompute that failed since it last completed a round.",
+        "pipeline",
+    ),
     _counter(
         "penstock_pipeline_previews_total",
         "Requests for rows of its tables that were answered, by outcome.",
