@@ -266,6 +266,9 @@ def test_logs_and_workers(cli: Runner, broker: Broker, project: Path, name: str)
     assert workers[f"w-{name}"]["state"] == "live"
     assert workers[f"w-{name}"]["pipelines"] == [name]
     assert "box" in cli("pipeline", "workers").out
+    gone = WorkerStatus(f"gone-{name}", "box", "disk", 0, 1)
+    with_catalog(broker, lambda catalog: catalog.report_worker(gone))
+    assert gone.id not in cli("pipeline", "workers", "--json").out
     assert "deployed" in cli("pipeline", "history", name).out
 
 

@@ -148,8 +148,8 @@ class Deployments:
         now_ms = self._link.env.clock.wall_ms()
         records = self._records
         workers = [
-            {**asdict(worker), "silent": records.is_silent(worker.id, now_ms)}
-            for worker in sorted(records.view.workers.values(), key=lambda each: each.id)
+            {**asdict(worker), "silent": state == "gone"}
+            for worker, state in records.view.shown_workers(now_ms)
         ]
         return {
             "deployments": [
