@@ -18,7 +18,7 @@ from cli.conftest import Runner
 from penstock.runtime import SystemClock
 from penstock.spark.deployments import archive
 from penstock.spark.deployments.catalog import Catalog
-from penstock.spark.deployments.model import Status, WorkerStatus
+from penstock.spark.deployments.model import Deployment, KeptGeneration, Status, WorkerStatus
 from penstock.testing.broker import Broker
 
 JOB = """
@@ -233,6 +233,24 @@ def test_roll_back(cli: Runner, broker: Broker, project: Path, name: str) -> Non
     assert cli("pipeline", "versions", name).code == 0
 
 
+def test_a_rollback_takes_kept_tables_along(
+    cli: Runner, broker: Broker, project: Path, name: str
+) -> None:
+    for _ in range(2):
+        assert cli("pipeline", "deploy", name).code == 0
+
+    def swapped(old: Deployment) -> Deployment:
+        kept = KeptGeneration(0, 1, 1_000_000, SystemClock().wall_ms() + 1_000_000)
+        return replace(old, generation=5, generations=5, kept=kept)
+
+    with_catalog(broker, lambda catalog: catalog.change(name, swapped, "swapped", ""))
+    back = cli("pipeline", "rollback", name, "--to", "1")
+    assert back.code == 0, back.err
+    assert "version 1 and the tables that it computed" in back.out
+    found = cli("pipeline", "status", name, "--deployed", "--json").json
+    assert (found["version"], found["generation"], found["kept"]["version"]) == (1, 0, 2)
+
+
 def test_waiting_for_a_version_that_works(
     cli: Runner, broker: Broker, project: Path, name: str
 ) -> None:
@@ -266,6 +284,9 @@ def test_logs_and_workers(cli: Runner, broker: Broker, project: Path, name: str)
     assert workers[f"w-{name}"]["state"] == "live"
     assert workers[f"w-{name}"]["pipelines"] == [name]
     assert "box" in cli("pipeline", "workers").out
+    gone = WorkerStatus(f"gone-{name}", "box", "disk", 0, 1)
+    with_catalog(broker, lambda catalog: catalog.report_worker(gone))
+    assert gone.id not in cli("pipeline", "workers", "--json").out
     assert "deployed" in cli("pipeline", "history", name).out
 
 

@@ -60,7 +60,20 @@ def test_the_state_of_a_silent_worker_is_not_known() -> None:
     assert records(reported_ms=late).state("a", NOW_MS)[0] == NO_REPORTS
     for state in ("STOPPED", "FAILED"):
         assert records(state, reported_ms=late).state("a", NOW_MS)[0] == state
-    assert records(worker="another").state("a", NOW_MS)[0] == NO_REPORTS
+    assert records(worker="another", updated_ms=late).state("a", NOW_MS)[0] == NO_REPORTS
+
+
+def test_a_worker_that_is_long_gone_runs_nothing() -> None:
+    """Whether another worker has removed its status or not."""
+    gone = NOW_MS - 3_600_000
+    for found in (records(reported_ms=gone), records(worker="removed", updated_ms=gone)):
+        state, note = found.state("a", NOW_MS)
+        assert state == "WAITING FOR A WORKER" and note
+        row = found.row("a", NOW_MS, {})
+        assert (row["state"], row["worker"], row["host"]) == (state, "", "")
+        stopped = Deployment("a", 2, 1, wanted="STOPPED")
+        found.apply(topics.DEFINITIONS, b"deployment/a", encode(stopped))
+        assert found.state("a", NOW_MS)[0] == "STOPPED"
 
 
 def test_a_change_that_no_worker_has_taken_up_is_mentioned() -> None:
@@ -153,7 +166,7 @@ def test_pipelines_that_should_run_and_do_not_are_problems() -> None:
     assert told(records("BACKING OFF", failures=4)) == ["pipeline a fails, 4 times in a row"]
     assert told(records("FAILED")) == ["pipeline a does not run: failed"]
     assert told(records(None)) == ["pipeline a does not run: waiting for a worker"]
-    assert told(records(reported_ms=0)) == ["pipeline a does not run: no reports"]
+    assert told(records(reported_ms=NOW_MS - 600_000)) == ["pipeline a does not run: no reports"]
     stopped = records("FAILED")
     changed = Deployment("a", 2, 1, wanted="STOPPED")
     stopped.apply(topics.DEFINITIONS, b"deployment/a", encode(changed))

@@ -13,6 +13,7 @@ from penstock.cli.output import emit, emit_json, pipe_guard, printable
 from penstock.cli.pipeline_deploy import NO_WORKER
 from penstock.cli.pipeline_session import Deployed, KeepCheckpoint, Reset, done, open_catalog
 from penstock.cli.session import DEFAULT_BOOTSTRAP, confirm
+from penstock.runtime import SystemClock
 
 if TYPE_CHECKING:
     from penstock.spark.deployments.catalog import Catalog
@@ -40,7 +41,8 @@ Examples:
 _ROLLBACK_HELP = """Go back to an earlier version of a deployed pipeline.
 
 Without --to, it goes back to the last version that worked, or else to the version before the
-current one. Checkpoints are handled as in penstock pipeline deploy.
+current one. Checkpoints are handled as in penstock pipeline deploy. If the tables that the version
+computed are kept since a swap, they come back with it.
 
 \b
 Examples:
@@ -125,14 +127,15 @@ def rollback(
     if decision.reset:
         flows = ", ".join(decision.reset)
         confirm(f"Begin {printable(flows)} again without checkpoints?", yes=yes)
-    made = done(_rolled_back(bootstrap, name, source, target, decision))
-    _tell(made, f"{printable(name)} goes back to version {target}", json=json)
+    made = done(_rolled_back(bootstrap, source, target, decision))
+    tables = " and the tables that it computed" if made.generation != source.generation else ""
+    _tell(made, f"{printable(name)} goes back to version {target}{tables}", json=json)
 
 
 async def _planned_rollback(
     bootstrap: str, name: str, to: int | None, reset: Sequence[str], keep: Sequence[str]
-) -> tuple[int, int, Decision]:
-    """Returns the version that runs, the one to go back to, and what happens to the flows."""
+) -> tuple[Deployment, int, Decision]:
+    """Returns the deployment, the version to go back to, and what happens to the flows."""
     from penstock.spark.deployments import (  # noqa: PLC0415 -- for speed
         change_plan,
         checkpoint_rules,
@@ -141,6 +144,7 @@ async def _planned_rollback(
         check_resettable,
     )
     from penstock.spark.deployments.generations import (  # noqa: PLC0415 -- for speed
+        brings_tables,
         check_no_recompute,
     )
     from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
@@ -161,14 +165,16 @@ async def _planned_rollback(
         raise PipelineError(f"{name} is at version {target} already")
     running = versions.get((name, current.version))
     flows = {} if running is None else running.flows
+    asked = change_plan.pending_resets(current, status)
+    if brings_tables(current, target):
+        flows, asked = versions[name, target].flows, {}  # Its own checkpoints come with it.
     former = checkpoint_rules.former_flows(known, current.version)
     changes = checkpoint_rules.compare(flows, versions[name, target].flows, former)
-    asked = change_plan.pending_resets(current, status)
     pending = change_plan.still_meant(asked, current.version, target)
     decision = checkpoint_rules.decide(changes, reset, keep, pending)
     for flow in decision.reset:
         check_resettable(versions[name, target].kind, current.storage, flow)
-    return current.version, target, decision
+    return current, target, decision
 
 
 def earlier_version(catalog: Catalog, current: Deployment) -> int:
@@ -182,21 +188,14 @@ def earlier_version(catalog: Catalog, current: Deployment) -> int:
 
 
 async def _rolled_back(
-    bootstrap: str, name: str, source: int, target: int, decision: Decision
+    bootstrap: str, source: Deployment, target: int, decision: Decision
 ) -> Deployment:
-    from penstock.spark.deployments.catalog_errors import (  # noqa: PLC0415 -- for speed
-        ChangeConflict,
-    )
+    from penstock.spark.deployments.rollback import asked_rollback  # noqa: PLC0415 -- for speed
 
-    def back(old: Deployment) -> Deployment:
-        if old.version != source or old.recompute is not None:
-            raise ChangeConflict(name)
-        return replace(old, version=target)
-
+    back, text = asked_rollback(source, target, SystemClock().wall_ms())
     async with open_catalog(bootstrap) as catalog:
-        text = f"from version {source} to version {target}"
         return await catalog.change(
-            name, back, "rolled-back", text, reset=decision.reset, keep=decision.keep
+            source.name, back, "rolled-back", text, reset=decision.reset, keep=decision.keep
         )
 
 

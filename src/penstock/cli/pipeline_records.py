@@ -191,12 +191,11 @@ def workers(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> 
     async def work() -> list[dict[str, Any]]:
         async with open_catalog(bootstrap) as catalog:
             await catalog.caught_up()
-            live = {each.id for each in catalog.live_workers()}
             return [
                 {
                     "id": each.id,
                     "host": each.host,
-                    "state": "stopping" if each.stopping else "live" if each.id in live else "gone",
+                    "state": state,
                     "pipelines": sorted(each.pipelines),
                     "memory_mb": each.memory_mb,
                     "spark": each.spark,
@@ -204,7 +203,7 @@ def workers(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> 
                     "started_ms": each.started_ms,
                     "updated_ms": each.updated_ms,
                 }
-                for each in sorted(catalog.workers.values(), key=lambda each: each.id)
+                for each, state in catalog.shown_workers()
             ]
 
     found = done(work())

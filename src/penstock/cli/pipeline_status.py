@@ -200,9 +200,12 @@ def deployment_json(catalog: Catalog, name: str) -> dict[str, Any]:
     deployment = catalog.deployment(name)
     reported = catalog.statuses.get(name)
     run = {} if reported is None else reported.run
+    state = catalog.state(name)
+    # If it waits for a worker, the last one that reported on it is gone or has given it up.
+    has_worker = reported is not None and state != "WAITING FOR A WORKER"
     return {
         "name": name,
-        "state": catalog.state(name),
+        "state": state,
         "waiting": _waiting(catalog, name),
         "wanted": deployment.wanted,
         "version": deployment.version,
@@ -218,8 +221,8 @@ def deployment_json(catalog: Catalog, name: str) -> dict[str, Any]:
         "changed_by": deployment.changed_by,
         "running_version": 0 if reported is None else reported.version,
         "good_version": 0 if reported is None else reported.good_version,
-        "worker": "" if reported is None else reported.worker,
-        "host": "" if reported is None else reported.host,
+        "worker": reported.worker if reported is not None and has_worker else "",
+        "host": reported.host if reported is not None and has_worker else "",
         "since_ms": 0 if reported is None else reported.since_ms,
         "updated_ms": 0 if reported is None else reported.updated_ms,
         "failures": 0 if reported is None else reported.failures,

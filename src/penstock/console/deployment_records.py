@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.console.problems import Problem
 from penstock.spark.deployments import backfill_requests, recompute_requests, topics
-from penstock.spark.deployments.catalog_view import WORKER_LIVE_S, CatalogView
+from penstock.spark.deployments.catalog_view import WORKER_SHOWN_S, CatalogView, is_silent
 from penstock.spark.deployments.model import Deployment, Event, Status, Version, decode
 from penstock.spark.deployments.waiting import waiting_reason
 
@@ -77,7 +77,14 @@ class DeploymentRecords:
 
     def is_silent(self, worker: str, now_ms: int) -> bool:
         found = self.view.workers.get(worker)
-        return found is None or now_ms - found.updated_ms > WORKER_LIVE_S * 1000
+        return found is None or is_silent(found, now_ms)
+
+    def _is_long_gone(self, status: Status, now_ms: int) -> bool:
+        """Whether the worker that reported last has lost the pipeline for certain. Its own status
+        may have been removed."""
+        worker = self.view.workers.get(status.worker)
+        last_ms = max(status.updated_ms, 0 if worker is None else worker.updated_ms)
+        return now_ms - last_ms >= WORKER_SHOWN_S * 1000
 
     def state(self, name: str, now_ms: int) -> tuple[str, str]:
         """Returns the state of a pipeline, and a sentence about it or an empty string.
@@ -91,6 +98,10 @@ class DeploymentRecords:
                 return "STOPPED", "It was never started."
             return "WAITING FOR A WORKER", self._waiting(name, now_ms)
         if status.state in _UNDER_WAY and self.is_silent(status.worker, now_ms):
+            if self._is_long_gone(status, now_ms):
+                if deployment.wanted == "STOPPED":
+                    return "STOPPED", "Its worker was gone before it was stopped."
+                return "WAITING FOR A WORKER", self._waiting(name, now_ms)
             return NO_REPORTS, (
                 f"Worker {status.worker} does not report. Another worker takes the pipeline over "
                 "when its lease has ended, if there is one that can run it."
@@ -133,6 +144,8 @@ class DeploymentRecords:
         lags = [flow["lag"] for flow in flows if flow["lag"] is not None]
         delays = [flow["lag_s"] for flow in flows if flow["lag_s"] is not None]
         run = {} if status is None else status.run
+        # If it waits for a worker, the last one that reported on it is gone or has given it up.
+        has_worker = status is not None and state != "WAITING FOR A WORKER"
         return {
             "name": name,
             "state": state,
@@ -140,8 +153,8 @@ class DeploymentRecords:
             "wanted": deployment.wanted,
             "version": deployment.version,
             "running_version": 0 if status is None else status.version,
-            "worker": "" if status is None else status.worker,
-            "host": "" if status is None else status.host,
+            "worker": status.worker if status is not None and has_worker else "",
+            "host": status.host if status is not None and has_worker else "",
             "round": _whole(run.get("round")),
             "rows_per_s": round(sum(rates.values()), 1) if state == "RUNNING" else 0.0,
             "lag": sum(lags) if lags else None,

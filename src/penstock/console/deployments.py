@@ -36,8 +36,9 @@ from penstock.spark.deployments.catalog_errors import (
 )
 from penstock.spark.deployments.checkpoint_folders import check_resettable
 from penstock.spark.deployments.checkpoint_rules import FlowChange, compare, decide, former_flows
-from penstock.spark.deployments.generations import check_no_recompute
+from penstock.spark.deployments.generations import brings_tables, check_no_recompute
 from penstock.spark.deployments.model import Deployment, LogChunk, Status, Version, decode
+from penstock.spark.deployments.rollback import asked_rollback
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.topic_partition import TopicPartition
 
@@ -148,8 +149,8 @@ class Deployments:
         now_ms = self._link.env.clock.wall_ms()
         records = self._records
         workers = [
-            {**asdict(worker), "silent": records.is_silent(worker.id, now_ms)}
-            for worker in sorted(records.view.workers.values(), key=lambda each: each.id)
+            {**asdict(worker), "silent": state == "gone"}
+            for worker, state in records.view.shown_workers(now_ms)
         ]
         return {
             "deployments": [
@@ -337,12 +338,7 @@ class Deployments:
         except PipelineError as error:
             raise BadRequest(str(error)) from error
 
-        def change(now: Deployment) -> Deployment:
-            if now.version != compared or now.recompute is not None:
-                raise ChangeConflict(name)
-            return replace(now, version=version)
-
-        text = f"from version {compared} to version {version}"
+        change, text = asked_rollback(deployment, version, self._link.env.clock.wall_ms())
         return await self._change(name, change, "rolled-back", text, decision.reset, decision.keep)
 
     def _compared(self, name: str, old: int, new: int) -> list[FlowChange]:
@@ -350,6 +346,9 @@ class Deployments:
         versions = self._records.view.versions
         before, after = versions.get((name, old)), versions.get((name, new))
         flows = {} if before is None else before.flows
+        deployment = self._records.view.deployments.get(name)
+        if deployment is not None and after is not None and brings_tables(deployment, new):
+            flows = after.flows  # Its own checkpoints come with it.
         former = former_flows(self._records.view.versions_of(name), old)
         return compare(flows, {} if after is None else after.flows, former)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.spark.deployments import change_plan, generation_folders
+from penstock.spark.deployments.catalog_errors import ChangeConflict
 from penstock.spark.deployments.catalog_view import CatalogView
 from penstock.spark.deployments.change_plan import Change, NewVersion
 from penstock.spark.deployments.checkpoint_offsets import Read, behind, read_offsets
@@ -28,6 +29,7 @@ from penstock.spark.deployments.generations import (
     used_versions,
 )
 from penstock.spark.deployments.model import Deployment, KeptGeneration, Status, decode, encode
+from penstock.spark.deployments.rollback import asked_rollback
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.stream_position import Position, position_to_spark
 from penstock.topic_partition import TopicPartition
@@ -115,6 +117,29 @@ def test_a_version_that_is_rolled_back_by_itself_takes_its_tables_along() -> Non
     """Its code does not fit to the checkpoints of the other one."""
     assert rolled_back(served(), 1, AT_MS).generation == 0
     assert rolled_back(replace(served(), version=3), 2, AT_MS).generation == FIRST
+
+
+def test_a_rollback_that_a_person_asks_for_takes_kept_tables_along() -> None:
+    change, text = asked_rollback(served(), 1, AT_MS)
+    assert (change(served()).version, change(served()).generation) == (1, 0)
+    assert text == "from version 2 to version 1, with the tables that it computed"
+    later = replace(served(), version=3)
+    change, text = asked_rollback(later, 2, AT_MS)
+    assert (change(later).version, change(later).generation) == (2, FIRST)
+    assert text == "from version 3 to version 2"
+
+
+def test_a_rollback_is_refused_if_the_tables_have_expired_since_it_was_planned() -> None:
+    """Other checkpoints would be used than those that were compared."""
+    change, _ = asked_rollback(served(), 1, AT_MS)
+    changed = (
+        expired(served(), AT_MS + 1000),
+        replace(served(), version=3),
+        begun(served(), 3, ORDER, AT_MS),
+    )
+    for now in changed:
+        with pytest.raises(ChangeConflict):
+            change(now)
 
 
 def test_what_is_dead_and_what_may_be_in_use() -> None:

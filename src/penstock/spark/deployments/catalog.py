@@ -45,6 +45,7 @@ from penstock.spark.deployments.catalog_reader import FOLLOWED, Follower, read_r
 from penstock.spark.deployments.catalog_view import (
     ARCHIVE_BYTES_MAX,
     CatalogView,
+    WorkerState,
     actual_state,
     is_sound_deployment,
     is_sound_version,
@@ -198,6 +199,15 @@ class Catalog:
     def live_workers(self) -> list[WorkerStatus]:
         """Returns the workers that have reported recently."""
         return self._view.live_workers(self._env.clock.wall_ms())
+
+    def shown_workers(self) -> list[tuple[WorkerStatus, WorkerState]]:
+        """Returns the workers to list: those that report, and those that have not been gone for
+        long."""
+        return self._view.shown_workers(self._env.clock.wall_ms())
+
+    def gone_workers(self) -> list[WorkerStatus]:
+        """Returns the workers whose statuses are to be removed."""
+        return self._view.gone_workers(self._env.clock.wall_ms())
 
     def state(self, name: str) -> State:
         """Returns the state of a deployment. A worker that is gone runs nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from penstock.spark.deployments import topics
 from penstock.spark.deployments.generations import has_sound_generations
@@ -31,6 +31,10 @@ WORKER_REPORT_S: Final = 5.0
 """How often a worker reports."""
 WORKER_LIVE_S: Final = 30.0
 """A worker that has not reported for this long counts as gone."""
+WORKER_SHOWN_S: Final = 3600.0
+"""A worker that is gone is shown until it has not reported for this long, so that people see what
+was killed. Then its status is removed. It lost its pipelines long before: a lease lasts seconds."""
+WorkerState = Literal["live", "stopping", "gone"]
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -67,6 +71,18 @@ class CatalogView:
 
     def live_workers(self, now_ms: int) -> list[WorkerStatus]:
         return [worker for worker in self.workers.values() if is_live(worker, now_ms)]
+
+    def shown_workers(self, now_ms: int) -> list[tuple[WorkerStatus, WorkerState]]:
+        """Returns the workers to list, by id: those that report, and those that have not been gone
+        for long."""
+        found = [each for each in self.workers.values() if not is_long_gone(each, now_ms)]
+        return [
+            (each, worker_state(each, now_ms)) for each in sorted(found, key=lambda each: each.id)
+        ]
+
+    def gone_workers(self, now_ms: int) -> list[WorkerStatus]:
+        """Returns the workers whose statuses are to be removed."""
+        return [worker for worker in self.workers.values() if is_long_gone(worker, now_ms)]
 
     def forget_details_of_deleted(self) -> None:
         """Keeps no more of the statuses of deployments that are gone than a new one of the same
@@ -126,7 +142,22 @@ class CatalogView:
 
 def is_live(worker: WorkerStatus, now_ms: int) -> bool:
     """Whether the worker has reported recently and is not about to end."""
-    return not worker.stopping and now_ms - worker.updated_ms < WORKER_LIVE_S * 1000
+    return not worker.stopping and not is_silent(worker, now_ms)
+
+
+def is_silent(worker: WorkerStatus, now_ms: int) -> bool:
+    """Whether the worker has not reported recently. One that stops still reports."""
+    return now_ms - worker.updated_ms >= WORKER_LIVE_S * 1000
+
+
+def worker_state(worker: WorkerStatus, now_ms: int) -> WorkerState:
+    if is_silent(worker, now_ms):
+        return "gone"
+    return "stopping" if worker.stopping else "live"
+
+
+def is_long_gone(worker: WorkerStatus, now_ms: int) -> bool:
+    return now_ms - worker.updated_ms >= WORKER_SHOWN_S * 1000
 
 
 def is_sound_deployment(deployment: Deployment) -> bool:
@@ -172,5 +203,5 @@ def actual_state(
     idle: State = "WAITING FOR A WORKER" if deployment.wanted == "RUNNING" else "STOPPED"
     if status is None:
         return idle
-    is_gone = worker is None or not (worker.stopping or is_live(worker, now_ms))
+    is_gone = worker is None or is_silent(worker, now_ms)
     return idle if status.state in _ON_A_WORKER and is_gone else status.state

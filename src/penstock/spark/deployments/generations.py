@@ -184,9 +184,14 @@ def rolled_back(old: Deployment, version: int, now_ms: int) -> Deployment:
     left ends: a swap would bring that version back."""
     if old.recompute is not None and old.recompute.version == old.version:
         old = replace(old, recompute=None)
-    if old.kept is not None and old.kept.version == version:
+    if old.kept is not None and brings_tables(old, version):
         return _exchanged(old, old.kept, now_ms)
     return replace(old, version=version)
+
+
+def brings_tables(old: Deployment, version: int) -> bool:
+    """Whether a return to the version also returns to the tables that it computed."""
+    return old.kept is not None and old.kept.version == version
 
 
 def expired(old: Deployment, now_ms: int) -> Deployment:

@@ -25,6 +25,7 @@ from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.cluster_watch import ClusterWatch
 from penstock.spark.deployments.deployed_pipeline import DeployedPipeline
 from penstock.spark.deployments.eligibility import eligible, settled
+from penstock.spark.deployments.gone_workers import forget_gone
 from penstock.spark.deployments.guard_process import GuardProcess
 from penstock.spark.deployments.lineage.worker_lineage import Lineage
 from penstock.spark.deployments.logged_errors import WRITE_ERRORS, FailedWrites, only_logged
@@ -327,6 +328,7 @@ class Worker:
     async def _clean(self) -> None:
         while True:
             try:
+                await forget_gone(self._catalog, self.id)
                 await self._preparation.clean()
                 await self._drop_unused()
             except Exception:  # noqa: BLE001 - whatever it is, pipelines go on
