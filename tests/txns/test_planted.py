@@ -95,7 +95,7 @@ def additions_are_answered_before_they_are_durable(patch: pytest.MonkeyPatch) ->
     """If the coordinator then dies, the next one does not know where to send markers."""
     add = adding._add
 
-    def eager(shard, asked, now):  # type: ignore[no-untyped-def]
+    def eager(shard, asked, now, *only_beside):  # type: ignore[no-untyped-def]
         transaction = shard.image.get(asked.transactional_id)
         code = adding.why_not(transaction, asked.producer, asked.transactional_id)
         if code is ErrorCode.NONE and asked.transactional_id not in shard.busy:
@@ -104,7 +104,7 @@ def additions_are_answered_before_they_are_durable(patch: pytest.MonkeyPatch) ->
             head = transaction.joined_by(asked.partitions, now.wall_ms)
             shard.appends.start([transaction_record(head)], Silent(asked.transactional_id), now)
         else:
-            add(shard, asked, now)
+            add(shard, asked, now, *only_beside)
 
     patch.setattr(adding, "_add", eager)
 
