@@ -66,6 +66,7 @@ def test_help_has_examples_and_every_command(capsys: pytest.CaptureFixture[str])
         *(("topic", name) for name in ("create", "list", "describe", "alter", "delete")),
         *(("group", name) for name in ("list", "describe", "reset-offsets", "delete")),
         *(("queue", name) for name in ("put", "take", "peek", "stats", "drain", "redrive")),
+        *(("queue", name) for name in ("reset-offsets", "delete-offsets")),
         *(("txn", name) for name in ("list", "describe", "abort")),
         *((name,) for name in ("up", "broker", "status", "produce", "consume")),
     ):

@@ -36,3 +36,17 @@ OnlyTopics = Annotated[
         autocompletion=completion.topics,
     ),
 ]
+QueueTopic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="The queue's topic.", autocompletion=completion.topics),
+]
+ShareGroup = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        metavar="GROUP",
+        help="The share group. Default: the name of the topic.",
+        autocompletion=completion.groups,
+    ),
+]

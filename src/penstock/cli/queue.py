@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from penstock.cli import completion, queue_offsets
-from penstock.cli.options import Bootstrap, Json, TargetTopic, Yes
+from penstock.cli import queue_offsets
+from penstock.cli.options import Bootstrap, Json, QueueTopic, ShareGroup, TargetTopic, Yes
 from penstock.cli.output import (
     CommandFailed,
     Shown,
@@ -98,21 +98,6 @@ Examples:
   penstock queue redrive dlq.jobs --to jobs --limit 100
 """
 _TAKE_S: Final = 10.0
-
-_Topic = Annotated[
-    str,
-    typer.Argument(metavar="TOPIC", help="The queue's topic.", autocompletion=completion.topics),
-]
-_Group = Annotated[
-    str | None,
-    typer.Option(
-        "--group",
-        "-g",
-        metavar="GROUP",
-        help="The share group. Default: the name of the topic.",
-        autocompletion=completion.groups,
-    ),
-]
 
 
 def register(root: typer.Typer) -> None:
@@ -211,7 +196,7 @@ def _header(text: str) -> tuple[str, bytes | None]:
 
 
 def take(
-    topic: _Topic,
+    topic: QueueTopic,
     *,
     number: Annotated[
         int, typer.Option("--count", "-n", min=1, metavar="N", help="Take at most N jobs.")
@@ -222,7 +207,7 @@ def take(
     release: Annotated[
         bool, typer.Option("--release", help="Give the jobs back instead of marking them done.")
     ] = False,
-    group: _Group = None,
+    group: ShareGroup = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -246,12 +231,12 @@ def take(
 
 
 def peek(
-    topic: _Topic,
+    topic: QueueTopic,
     *,
     number: Annotated[
         int, typer.Option("--count", "-n", min=1, metavar="N", help="Show at most N jobs.")
     ] = 10,
-    group: _Group = None,
+    group: ShareGroup = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -292,9 +277,9 @@ def _text(data: bytes | None) -> str | None:
 
 
 def stats(
-    topic: _Topic,
+    topic: QueueTopic,
     *,
-    group: _Group = None,
+    group: ShareGroup = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -364,10 +349,10 @@ def _stats_text(found: QueueStats) -> str:
 
 
 def drain(
-    topic: _Topic,
+    topic: QueueTopic,
     *,
     yes: Yes = False,
-    group: _Group = None,
+    group: ShareGroup = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:

@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.cli import completion, group_reset
-from penstock.cli.options import Bootstrap, Json, Yes
+from penstock.cli import group_reset
+from penstock.cli.options import Bootstrap, Json, QueueTopic, ShareGroup, Yes
 from penstock.cli.output import CommandFailed, emit_json, pipe_guard, printable
 from penstock.cli.session import DEFAULT_BOOTSTRAP, confirm, connect, report, report_deleted, run
 from penstock.client.admin.group_reset import Move, Target, plan_share_group
@@ -40,24 +40,9 @@ Examples:
   penstock queue delete-offsets jobs --group resizers --yes
 """
 
-_Topic = Annotated[
-    str,
-    typer.Argument(metavar="TOPIC", help="The queue's topic.", autocompletion=completion.topics),
-]
-_Group = Annotated[
-    str | None,
-    typer.Option(
-        "--group",
-        "-g",
-        metavar="GROUP",
-        help="The share group. Default: the name of the topic.",
-        autocompletion=completion.groups,
-    ),
-]
-
 
 def reset_offsets(
-    topic: _Topic,
+    topic: QueueTopic,
     *,
     partitions: Annotated[
         str | None,
@@ -83,7 +68,7 @@ def reset_offsets(
     execute: Annotated[
         bool, typer.Option("--execute", help="Make the changes. The default only shows them.")
     ] = False,
-    group: _Group = None,
+    group: ShareGroup = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -132,9 +117,9 @@ async def _plan_and_move(
 
 
 def delete_offsets(
-    topic: _Topic,
+    topic: QueueTopic,
     *,
-    group: _Group = None,
+    group: ShareGroup = None,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,

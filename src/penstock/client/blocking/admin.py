@@ -375,7 +375,8 @@ class Admin:
         return self._life.call(self._async.describe_transactions(transactional_ids))
 
     def terminate_transaction(self, transactional_id: str) -> None:
-        """Aborts the open transaction of this id and fences its producer. Waits until it ended."""
+        """Aborts the open transaction of this id and fences its producer. Returns when that is
+        done."""
         self._life.call(self._async.terminate_transaction(transactional_id))
 
     def find_hanging_transactions(self, topics: Sequence[str] | None = None) -> HangingSearch:

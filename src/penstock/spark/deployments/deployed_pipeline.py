@@ -267,7 +267,7 @@ class DeployedPipeline:
         return replace(self.main.sample(memory_bytes), backfills=backfills, recompute=recompute)
 
     def _watch(self) -> tuple[list[BackfillSample], RecomputeSample | None]:
-        """Looks how far the backfills and the recompute are."""
+        """Measures the progress of the backfills and of the recompute."""
         now, deployment = self.around.clock.monotonic(), self.deployment
         if deployment is None or not self.owned:
             return [], self._recompute_watch.look(None, now)
