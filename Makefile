@@ -71,8 +71,10 @@ tools: $(STAMP)
 	  && apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get $(APT_WAITS) install -y -qq --no-install-recommends prometheus >/dev/null; } \
 	  || echo "promtool is not here and could not be installed: the check of the alert rules with it is skipped"
 
+# Many tests wait more than they compute, so there are more processes than the machine has processors.
+WORKERS ?= 3
 test: lint tools
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 	PENSTOCK_PURE=1 $(BIN)/python -m pytest tests/records
 
 # The same tests beside eight busy loops, as on a machine that others use: each test that fails is named.

@@ -2,9 +2,9 @@
 
 With PENSTOCK_PURE=1 the kernels run as plain Python, even if the compiled extension is there.
 
-`make test` uses two processes. Tests that belong together run in the same process: those of one
+`make test` uses several processes. Tests that belong together run in the same process: those of one
 file, those that share a Spark session, those that share a browser. The long ones come first, so
-that both processes end at about the same time.
+that all processes end at about the same time.
 
 A test's timeout raises an exception in the main thread. The exception cannot interrupt a foreign
 library that waits in C, and the cleanup after it may wait again without a timeout. So a watchdog
