@@ -23,8 +23,8 @@ from typing import TypeVar
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.context import Services
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.maintenance import Maintenance
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.net.fair_turns import FairTurns, Turn
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from penstock.broker.control.cluster_view import ClusterView
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.peers.connector import PeerConnector
 from penstock.broker.replication.replica_fetcher import ReplicaFetchers

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.metadata.model import Partition, Topic
 from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
@@ -160,7 +160,7 @@ async def _expiry(harness: BrokerHarness) -> None:
         harness, fetch(None, session=(answer.session_id, 1), wait_ms=LONG_POLL_MS)
     )
     assert not again.responses
-    assert not harness.hosted(BIG, 7)._listeners
+    assert not harness.hosted(BIG, 7)._commit_listeners
 
 
 async def _wake(harness: BrokerHarness) -> None:
@@ -168,7 +168,7 @@ async def _wake(harness: BrokerHarness) -> None:
     last = harness.hosted(BIG, PARTITIONS - 1)
 
     async def write() -> None:
-        await harness.until(lambda: bool(last._listeners))
+        await harness.until(lambda: bool(last._commit_listeners))
         await harness.produce(BIG, [b"news"], index=7)
 
     woken = await measured(
@@ -176,7 +176,7 @@ async def _wake(harness: BrokerHarness) -> None:
     )
     # The partitions share their log, so all have new records when one is written to.
     assert PARTITIONS >= sum(1 for each in partitions(woken) if each.records) > 0
-    assert not last._listeners
+    assert not last._commit_listeners
 
 
 async def _follower(harness: BrokerHarness) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.records.batch import Codec
 from penstock.records.record import Record, build_batch
 from penstock.testing.slowness import patient

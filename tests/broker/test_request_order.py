@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.records.record import Record, build_batch
 from penstock.testing.slowness import patient
 from penstock.wire.codec import decode_response, encode_request

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
 from penstock.metadata.model import Partition
 from penstock.net.sockets import SocketNetwork

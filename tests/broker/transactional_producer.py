@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.records.batch import iter_batches
 from penstock.records.record import ControlType, Record, build_batch, read_control, read_records
 from penstock.wire.errors import ErrorCode

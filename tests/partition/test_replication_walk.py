@@ -85,8 +85,8 @@ def test_a_walk_with_the_same_seed_is_the_same() -> None:
 class CommittedSetOnly(Leadership):
     """The high watermark does not wait for replicas that are only proposed."""
 
-    def _settle(self) -> None:
-        super()._settle()
+    def _recompute_maximal_set(self) -> None:
+        super()._recompute_maximal_set()
         self._maximal = self.isr
 
 

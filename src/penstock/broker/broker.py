@@ -39,7 +39,7 @@ from penstock.broker.coordinators.assembly import assemble
 from penstock.broker.counters import BrokerCounters
 from penstock.broker.delay.delay_leader import DelayLeader
 from penstock.broker.dispatch import BrokerSession, Dispatcher
-from penstock.broker.error_codes import EXPECTED, only_failure
+from penstock.broker.error_codes import EXPECTED_ERRORS, only_failure
 from penstock.broker.handlers.topic_creation import create_share_state_topic
 from penstock.broker.identity import ANONYMOUS, Identity
 from penstock.broker.listeners.listener_set import ListenerSet, stored_endpoints
@@ -446,11 +446,11 @@ class Broker:
                 await self.membership.announce_stop()
                 await self.controller.hand_over()
                 await self.replicas.settled()
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             _log.warning("could not hand over all partitions, stopping anyway: %r", error)
 
     async def _leave(self) -> None:
-        with suppress(*EXPECTED):
+        with suppress(*EXPECTED_ERRORS):
             await self.membership.leave()
         self.replicas.resign_all()
         await self.server.stop(STOP_TIMEOUT_S)

@@ -22,7 +22,7 @@ class Slices:
         self._slice_s = slice_s
         self._since = now()
 
-    async def give(self) -> None:
+    async def give_way(self) -> None:
         """Lets other tasks run if the current slice has lasted long enough."""
         if self._now() - self._since >= self._slice_s:
             await asyncio.sleep(0)
@@ -51,4 +51,4 @@ async def in_slices(steps: Steps[R], slices: Slices) -> R:
         except StopIteration as done:
             result: R = done.value
             return result
-        await slices.give()
+        await slices.give_way()

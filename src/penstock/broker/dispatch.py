@@ -32,7 +32,7 @@ from penstock.broker.access.quotas import ConnectionMeter, RequestMeter
 from penstock.broker.audit.changes import AUDITED
 from penstock.broker.context import RequestContext, Services, spawned
 from penstock.broker.cooperative_yield import slices_of
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.broker.handled_apis import CONSUMER_GROUP_APIS, HANDLED, SHARE_GROUP_APIS
 from penstock.broker.handlers.audited_requests import handle_audited
 from penstock.broker.handlers.large_requests import free
@@ -383,7 +383,7 @@ class BrokerSession:
         return answer
 
     def _refuse(self, request: Request, header: RequestHeader, error: Exception) -> Response:
-        if not isinstance(error, EXPECTED):
+        if not isinstance(error, EXPECTED_ERRORS):
             _log.error("%s failed", type(request).__name__, exc_info=error)
         self._counters.refused(header.api_key, code_of(error))
         return self._dispatcher.refuse(request, header.api_version, error)

@@ -9,7 +9,7 @@ from penstock.storage.errors import OffsetOutOfRange, StorageError
 from penstock.stores.errors import StoreError
 from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
 
-EXPECTED = (
+EXPECTED_ERRORS = (
     KafkaError,
     BatchRefused,
     ProducerRefused,

@@ -34,7 +34,7 @@ class OpenConnection(Protocol):
 
 
 class Shared(Protocol):
-    """What all connections of one server share."""
+    """What all connections of one server share. `Server` implements it."""
 
     config: ServerConfig
     counters: Counters

@@ -252,7 +252,7 @@ class Leadership:
         self._proposal = None
         self._unresolved = frozenset()
         self._awaits_metadata = False
-        self._settle()
+        self._recompute_maximal_set()
         return self._advance()
 
     def on_brokers(self, brokers: Mapping[int, int]) -> bool:
@@ -263,7 +263,7 @@ class Leadership:
     def configure(self, rules: InSyncRules) -> bool:
         """Applies changed settings of the topic or the broker."""
         self._rules = rules
-        self._settle()
+        self._recompute_maximal_set()
         return self._advance()
 
     # Changes to the in-sync set
@@ -287,7 +287,7 @@ class Leadership:
             self.partition_epoch,
             self._attempts,
         )
-        self._settle()
+        self._recompute_maximal_set()
         return self._proposal
 
     def on_isr_answer(self, partition: Partition, now_ms: int) -> bool:
@@ -316,7 +316,7 @@ class Leadership:
         self._awaits_metadata = reason in _MOVED_ON
         if reason not in _REFUSED:
             self._unresolved |= {each for each, _ in held.isr}
-        self._settle()
+        self._recompute_maximal_set()
         return self._advance()
 
     @property
@@ -366,7 +366,7 @@ class Leadership:
         the ISR."""
         return len(self.isr) >= self._min_insync() and not self._eligible
 
-    def _settle(self) -> None:
+    def _recompute_maximal_set(self) -> None:
         """Recomputes the maximal set, and whether the leader may be alone in sync."""
         held, own = self._proposal, {self.broker_id}
         proposed = frozenset[int]() if held is None else {each for each, _ in held.isr}

@@ -7,8 +7,8 @@
     lead, follow, resign    the metadata gives this broker another role, or takes it away
     wait_for_commit, wait_for_own_disk    a request waits; `Answer` names it when it is due
 
-All events except `append` return effects. The shell (`broker.partitions.partition`) carries them
-out in order. The machine reads the log and never changes it.
+All events except `append` return effects. The shell (`broker/partitions/hosted_partition`) carries
+them out in order. The machine reads the log and never changes it.
 
 A leadership with followers begins only when its leader epoch is synced to disk. So no record and no
 response has an epoch that the log could forget. Two kinds of leadership do not write their epoch
@@ -63,7 +63,7 @@ reader waits: this is on the path of every append."""
 _TELL_ALL: Final = (Do.TELL_READERS, Do.TELL_FOLLOWERS)
 
 
-class _Term(NamedTuple):
+class _PendingLeadership(NamedTuple):
     """What is known of a leadership before it begins."""
 
     broker_id: int
@@ -118,7 +118,7 @@ class PartitionMachine(Generic[W]):
         self._follower_rules = follower_rules
         self._lag_max_ms = 0
         self._backoff_ms = BACKOFF_MS
-        self._beginning: _Term | None = None
+        self._beginning: _PendingLeadership | None = None
         self._restored_high_watermark = high_watermark
         self._led_records = 0
         self._waiting: deque[tuple[int, W]] = deque()
@@ -128,9 +128,9 @@ class PartitionMachine(Generic[W]):
 
     @property
     def high_watermark(self) -> int:
-        held = self.leadership
-        if held is not None:
-            return held.high_watermark
+        leadership = self.leadership
+        if leadership is not None:
+            return leadership.high_watermark
         return (
             self._restored_high_watermark if self.follower is None else self.follower.high_watermark
         )
@@ -153,8 +153,10 @@ class PartitionMachine(Generic[W]):
     @property
     def appended_records(self) -> int:
         """Records that this broker appended as leader. Nothing else makes a leader's log longer."""
-        held = self.leadership
-        return self._led_records + (0 if held is None else self._log.end_offset - held.start_offset)
+        leadership = self.leadership
+        if leadership is None:
+            return self._led_records
+        return self._led_records + self._log.end_offset - leadership.start_offset
 
     def require_leader(self, current_epoch: int = -1) -> Leadership:
         """Returns the leadership, if this broker leads and the client's epoch matches (KIP-320)."""
@@ -222,20 +224,20 @@ class PartitionMachine(Generic[W]):
 
     def on_appended(self, end_offset: int) -> Sequence[Effect[W]]:
         """The leader has written up to `end_offset`."""
-        held = self.leadership
-        if self.counts_synced or held is None or not held.on_own_end(end_offset):
+        leadership = self.leadership
+        if self.counts_synced or leadership is None or not leadership.on_own_end(end_offset):
             return _NOTHING
-        return self._moved(held) if self._waiting else TELL_READERS
+        return self._commit_effects(leadership) if self._waiting else TELL_READERS
 
     def wait_for_commit(self, end_offset: int, wait: W) -> ErrorCode | None:
         """Returns the outcome of a write up to `end_offset` with acks=all, if it is known.
 
         If not, it is None, and an `Answer` names `wait` later.
         """
-        held = self.leadership
-        if held is None:
+        leadership = self.leadership
+        if leadership is None:
             return self.why_not_leader()
-        outcome = held.outcome(end_offset)
+        outcome = leadership.outcome(end_offset)
         if outcome is None:
             self._waiting.append((end_offset, wait))
         return outcome
@@ -246,8 +248,8 @@ class PartitionMachine(Generic[W]):
         It must if the leader may be the only in-sync replica: perhaps no other disk will have the
         record.
         """
-        held = self.leadership
-        return held is not None and held.may_be_alone and self.counted_end < end_offset
+        leadership = self.leadership
+        return leadership is not None and leadership.may_be_alone and self.counted_end < end_offset
 
     def wait_for_own_disk(self, end_offset: int, wait: W) -> ErrorCode | None:
         """Returns NONE if this leader's log counts up to `end_offset`, or why it never will.
@@ -280,65 +282,65 @@ class PartitionMachine(Generic[W]):
         leadership with followers begins later, in `on_flushed`.
         """
         self._lag_max_ms = lag_max_ms
-        term = _Term(broker_id, broker_epoch, partition, brokers, now_ms)
-        held, beginning = self.leadership, self._beginning
-        if held is not None and _is_of(term, held.epoch, held.broker_epoch):
-            return self._go_on(held, term)
+        pending = _PendingLeadership(broker_id, broker_epoch, partition, brokers, now_ms)
+        leadership, beginning = self.leadership, self._beginning
+        if leadership is not None and _is_of(pending, leadership.epoch, leadership.broker_epoch):
+            return self._go_on(leadership, pending)
         if beginning is not None and _is_of(
-            term, beginning.partition.leader_epoch, beginning.broker_epoch
+            pending, beginning.partition.leader_epoch, beginning.broker_epoch
         ):
-            self._beginning = term
+            self._beginning = pending
             return _NOTHING
         self._leave_role()
         if len(partition.replicas) > 1 and partition.leader_epoch > 0:
-            self._beginning = term
+            self._beginning = pending
             return [*_TELL_ALL, NoteEpoch(partition.leader_epoch), Do.FLUSH]
-        effects = [*_TELL_ALL, *self._begin(term)]
+        effects = [*_TELL_ALL, *self._begin(pending)]
         if self.counts_synced and self._log.needs_flush:
             effects.append(Do.FLUSH)
         return effects
 
-    def _go_on(self, held: Leadership, term: _Term) -> Sequence[Effect[W]]:
+    def _go_on(self, leadership: Leadership, pending: _PendingLeadership) -> Sequence[Effect[W]]:
         effects: list[Effect[W]] = []
-        if len(term.partition.replicas) > 1:
+        if len(pending.partition.replicas) > 1:
             # A leadership that had no followers so far may not have recorded its epoch.
-            effects.append(NoteEpoch(held.epoch))
-        moved = held.on_partition(term.partition, term.now_ms)
-        moved = held.on_brokers(term.brokers) or moved
-        if held.configure(self._insync_rules()) or moved:
-            effects += self._moved(held)
+            effects.append(NoteEpoch(leadership.epoch))
+        moved = leadership.on_partition(pending.partition, pending.now_ms)
+        moved = leadership.on_brokers(pending.brokers) or moved
+        if leadership.configure(self._insync_rules()) or moved:
+            effects += self._commit_effects(leadership)
         return effects
 
-    def _begin_if_noted(self, term: _Term) -> Sequence[Effect[W]]:
-        epoch = term.partition.leader_epoch
+    def _begin_if_noted(self, pending: _PendingLeadership) -> Sequence[Effect[W]]:
+        epoch = pending.partition.leader_epoch
         if self._log.epochs.latest != epoch:
             # The log was being truncated when its epoch was recorded, and lost the entry.
             return [NoteEpoch(epoch), Do.FLUSH]
         if self._log.needs_flush:
             # This was an earlier flush, and the requested one is still to come.
             return _NOTHING
-        return self._begin(term)
+        return self._begin(pending)
 
-    def _begin(self, term: _Term) -> Sequence[Effect[W]]:
+    def _begin(self, pending: _PendingLeadership) -> Sequence[Effect[W]]:
         self._beginning = None
-        self._accepted = Append(term.partition.leader_epoch)
+        self._accepted = Append(pending.partition.leader_epoch)
         self.leadership = Leadership(
-            term.broker_id,
-            term.broker_epoch,
-            term.partition,
+            pending.broker_id,
+            pending.broker_epoch,
+            pending.partition,
             high_watermark=max(self._restored_high_watermark, self._log.log_start_offset),
             start_offset=self._log.end_offset,
             own_end=self.counted_end,
             rules=self._insync_rules(),
-            brokers=term.brokers,
-            now_ms=term.now_ms,
+            brokers=pending.brokers,
+            now_ms=pending.now_ms,
         )
-        return self._moved(self.leadership)
+        return self._commit_effects(self.leadership)
 
     def follow(self, partition: Partition, backoff_ms: int = BACKOFF_MS) -> Sequence[Effect[W]]:
         """Follows the leader of the metadata: a new `Follower` per leader epoch or after a halt."""
-        held = self.follower
-        if held and held.epoch == partition.leader_epoch and not held.is_released:
+        follower = self.follower
+        if follower and follower.epoch == partition.leader_epoch and not follower.is_released:
             return _NOTHING
         effects = self.resign()
         self._backoff_ms = backoff_ms
@@ -385,24 +387,28 @@ class PartitionMachine(Generic[W]):
         self._follower_rules = follower_rules
         if self.follower is not None:
             self.follower.configure(follower_rules(self._backoff_ms))
-        held = self.leadership
-        if held is not None:
-            moved = held.configure(self._insync_rules())
-            if held.on_own_end(self.counted_end) or moved:
-                effects += self._moved(held)
+        leadership = self.leadership
+        if leadership is not None:
+            moved = leadership.configure(self._insync_rules())
+            if leadership.on_own_end(self.counted_end) or moved:
+                effects += self._commit_effects(leadership)
             effects += self._own_disk_reached()
         return effects
 
     def on_flushed(self) -> Sequence[Effect[W]]:
         """A flush of the log has ended: more is synced, or the log has failed."""
         effects: Sequence[Effect[W]] = _NOTHING
-        held = self.leadership
+        leadership = self.leadership
         if self._log.failure is not None:
             return self.resign(ErrorCode.KAFKA_STORAGE_ERROR)
         if self._beginning is not None:
             effects = self._begin_if_noted(self._beginning)
-        elif self.counts_synced and held is not None and held.on_own_end(self._log.recovery_point):
-            effects = self._moved(held)
+        elif (
+            leadership is not None
+            and self.counts_synced
+            and leadership.on_own_end(self._log.recovery_point)
+        ):
+            effects = self._commit_effects(leadership)
         if self._waiting_for_own_disk:
             effects = [*effects, *self._own_disk_reached()]
         return effects
@@ -417,50 +423,55 @@ class PartitionMachine(Generic[W]):
     ) -> Sequence[Effect[W]]:
         """A follower has fetched, and so has everything below `fetch_offset`. The caller has
         checked that the logs do not diverge (`partition.epochs.diverging_epoch`)."""
-        held = self.require_leader()
-        moved = held.on_follower_fetch(
+        leadership = self.require_leader()
+        moved = leadership.on_follower_fetch(
             replica, broker_epoch, fetch_offset, self._log.end_offset, now_ms, log_start_offset
         )
-        return self._moved(held) if moved else _NOTHING
+        return self._commit_effects(leadership) if moved else _NOTHING
 
     def on_replicated(self) -> Sequence[Effect[W]]:
         """This follower's log has grown or was truncated, or its high watermark has moved."""
-        held = self.follower
-        if held is None or held.high_watermark == self._restored_high_watermark:
+        follower = self.follower
+        if follower is None or follower.high_watermark == self._restored_high_watermark:
             return _NOTHING
-        self._restored_high_watermark = held.high_watermark
+        self._restored_high_watermark = follower.high_watermark
         return TELL_READERS
 
     def on_brokers(self, brokers: Mapping[int, int]) -> Sequence[Effect[W]]:
         """The registered brokers changed: the epochs of those that are not about to stop."""
         if self._beginning is not None:
             self._beginning = self._beginning._replace(brokers=brokers)
-        held = self.leadership
-        return self._moved(held) if held is not None and held.on_brokers(brokers) else _NOTHING
+        leadership = self.leadership
+        if leadership is None or not leadership.on_brokers(brokers):
+            return _NOTHING
+        return self._commit_effects(leadership)
 
     def on_isr_answer(
-        self, held: Leadership, partition: Partition, now_ms: int
+        self, leadership: Leadership, partition: Partition, now_ms: int
     ) -> Sequence[Effect[W]]:
-        """An ISR proposal of the leadership `held` was answered: `partition` is the new state."""
-        moved = held is self.leadership and held.on_isr_answer(partition, now_ms)
-        return self._moved(held) if moved else _NOTHING
+        """An ISR proposal of this leadership was answered: `partition` is the new state."""
+        moved = leadership is self.leadership and leadership.on_isr_answer(partition, now_ms)
+        return self._commit_effects(leadership) if moved else _NOTHING
 
     def on_isr_refused(
-        self, held: Leadership, proposal: AlterIsr, reason: ErrorCode, now_ms: int
+        self, leadership: Leadership, proposal: AlterIsr, reason: ErrorCode, now_ms: int
     ) -> Sequence[Effect[W]]:
-        moved = held is self.leadership and held.on_isr_refused(proposal, reason, now_ms)
-        return self._moved(held) if moved else _NOTHING
+        if leadership is not self.leadership:
+            return _NOTHING
+        moved = leadership.on_isr_refused(proposal, reason, now_ms)
+        return self._commit_effects(leadership) if moved else _NOTHING
 
     def _insync_rules(self) -> InSyncRules:
         return InSyncRules(self._min_insync_replicas, self._lag_max_ms)
 
-    def _moved(self, held: Leadership) -> Sequence[Effect[W]]:
-        """The high watermark may have moved: answers the requests that are due."""
-        waiting, high_watermark = self._waiting, held.high_watermark
+    def _commit_effects(self, leadership: Leadership) -> Sequence[Effect[W]]:
+        """The effects of a high watermark that may have moved: answers for requests that are
+        due."""
+        waiting, high_watermark = self._waiting, leadership.high_watermark
         if not waiting or waiting[0][0] > high_watermark:
             return _TELL_ALL
         # All of them have the same outcome: there were enough in-sync replicas, or not.
-        outcome = held.outcome(waiting[0][0])
+        outcome = leadership.outcome(waiting[0][0])
         due = _taken(waiting, high_watermark)
         return [Answer(due, None if outcome == ErrorCode.NONE else outcome), *_TELL_ALL]
 
@@ -479,11 +490,11 @@ def _taken(waiting: deque[tuple[int, W]], reached: int) -> list[W]:
     return due
 
 
-def _is_of(term: _Term, leader_epoch: int, broker_epoch: int) -> bool:
-    return term.partition.leader_epoch == leader_epoch and term.broker_epoch == broker_epoch
+def _is_of(pending: _PendingLeadership, leader_epoch: int, broker_epoch: int) -> bool:
+    return pending.partition.leader_epoch == leader_epoch and pending.broker_epoch == broker_epoch
 
 
-def _refuse_epoch(asked: int, held: int) -> NoReturn:
+def _refuse_epoch(asked: int, current: int) -> NoReturn:
     raise KafkaError(
-        ErrorCode.FENCED_LEADER_EPOCH if asked < held else ErrorCode.UNKNOWN_LEADER_EPOCH
+        ErrorCode.FENCED_LEADER_EPOCH if asked < current else ErrorCode.UNKNOWN_LEADER_EPOCH
     )

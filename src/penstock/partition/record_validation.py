@@ -159,7 +159,7 @@ def validate_batch(
         and (rules.takes_any_age or _is_timely(fields, rules, now_ms))
     ):
         return records, fields
-    return _settle(records, fields, records[HEADER_SIZE:], found, rules, now_ms)
+    return _refuse_or_correct(records, fields, records[HEADER_SIZE:], found, rules, now_ms)
 
 
 def _is_large(records: memoryview, rules: AppendRules) -> bool:
@@ -186,7 +186,7 @@ def _open(
             Codec(fields[_ATTRIBUTES] & CODEC_MASK), records[HEADER_SIZE:], limit
         ) as payload:
             found = scan_payload(payload, fields, not on_loop)
-            return _settle(records, fields, payload, found, rules, now_ms)
+            return _refuse_or_correct(records, fields, payload, found, rules, now_ms)
     except DecompressedTooLarge:
         if limit < rules.decompressed_bytes_max:
             raise LargeBatch from None
@@ -203,7 +203,7 @@ def _is_timely(fields: HeaderFields, rules: AppendRules, now_ms: int) -> bool:
     )
 
 
-def _settle(
+def _refuse_or_correct(
     batch: memoryview,
     fields: HeaderFields,
     payload: memoryview,

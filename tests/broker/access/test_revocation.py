@@ -90,7 +90,7 @@ async def test_a_fetch_that_waits_returns_nothing_after_the_revocation(
     await create(harness, [allowed])
     alice = Client(harness, ALICE)
     waiting = asyncio.create_task(alice.ask(fetch("t", wait_ms=60_000), 12, FetchResponse))
-    await harness.until(lambda: bool(harness.hosted("t")._listeners))
+    await harness.until(lambda: bool(harness.hosted("t")._commit_listeners))
     await delete(harness, [allowed])
     await harness.produce("t", [b"secret"])
     part = (await waiting).responses[0].partitions[0]

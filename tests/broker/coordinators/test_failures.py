@@ -22,7 +22,7 @@ from broker.harness import BrokerHarness, open_harness
 from broker.transactional_producer import AGAIN, TransactionalProducer
 from penstock.broker.coordinators import batches
 from penstock.broker.coordinators.shard_shell import ShardShell
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.groups.shard import GroupShard
 from penstock.testing.slowness import patient
 from penstock.txns.shard import TransactionShard

@@ -10,7 +10,7 @@ from typing import Any, Never, TypeAlias, assert_never, cast
 
 from penstock.broker.coordinators.shard_replay import decode
 from penstock.broker.coordinators.shard_shell import ShardShell
-from penstock.broker.partitions.partition import HostedPartition, Written
+from penstock.broker.partitions.hosted_partition import HostedPartition, Written
 from penstock.coordination.effects import Append, CancelTimer, Effect, LogRecord, Now, SetTimer
 from penstock.ports import Env
 from penstock.records.batch import BatchHeader, Codec, read_header

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from broker.harness import BrokerHarness
 from penstock.broker.delay.delayed_partition import DelayedPartition
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.metadata.delay_configs import DELAY_TARGET
 from penstock.records.batch import Codec, iter_batches
 from penstock.records.job_headers import DELIVER_AT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from broker.harness import BrokerHarness, with_harness_of
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.ports import DIVIDE_ALL
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -57,7 +57,7 @@ def given(answer: FetchResponse) -> list[int]:
 async def reached(harness: BrokerHarness, index: int) -> HostedPartition:
     """Waits until the fetch listens to a partition, which it does as soon as it has read it."""
     hosted = harness.hosted("many", index)
-    while not hosted._listeners:  # noqa: ASYNC110 - it takes a few runs of the loop
+    while not hosted._commit_listeners:  # noqa: ASYNC110 - it takes a few runs of the loop
         await asyncio.sleep(0)
     return hosted
 
@@ -68,10 +68,10 @@ async def test_records_that_arrive_between_two_slices_end_the_wait(harness: Brok
     topic_id = await harness.create("many", PARTITIONS, {"durability": "replicated"})
     fetch = asyncio.ensure_future(ask(harness, request(topic_id, 0)))
     await reached(harness, 0)
-    assert not harness.hosted("many", PARTITIONS - 1)._listeners
+    assert not harness.hosted("many", PARTITIONS - 1)._commit_listeners
     await harness.produce("many", [b"news"])
     assert given(await fetch) == [0]
-    assert not any(harness.hosted("many", index)._listeners for index in range(PARTITIONS))
+    assert not any(harness.hosted("many", index)._commit_listeners for index in range(PARTITIONS))
 
 
 @with_harness
@@ -90,7 +90,7 @@ async def test_a_fetch_without_new_records_ends_at_its_timeout(harness: BrokerHa
     topic_id = await harness.create("many", PARTITIONS)
     answer = await ask(harness, request(topic_id, 0, wait_ms=20))
     assert len(answer.responses[0].partitions) == PARTITIONS and not given(answer)
-    assert not any(harness.hosted("many", index)._listeners for index in range(PARTITIONS))
+    assert not any(harness.hosted("many", index)._commit_listeners for index in range(PARTITIONS))
 
 
 @with_harness

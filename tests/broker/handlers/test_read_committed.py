@@ -12,7 +12,7 @@ from pathlib import Path
 from broker.harness import NOW_MS, BrokerHarness, with_harness
 from broker.three_brokers import three_brokers
 from penstock import aio
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.records.aborted import AbortedProducers, AbortedTransaction
 from penstock.records.batch import iter_batches
 from penstock.records.record import (

@@ -14,7 +14,7 @@ from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.coordinators.coordinator_settings import group_config
 from penstock.broker.main import run_broker
 from penstock.broker.partitions import maintenance
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.topic_rules import compression_level
 from penstock.metadata.configs import BrokerConfigs
 from penstock.records.batch import Codec, read_header

@@ -161,12 +161,12 @@ def test_long_work_yields_to_the_event_loop_once_per_slice() -> None:
         task = asyncio.get_running_loop().create_task(other())
         slices = Slices(clock.monotonic)
         for _ in range(10):
-            await slices.give()
+            await slices.give_way()
         assert others == 0
         clock.now += Slicing().slice_s
-        await slices.give()
+        await slices.give_way()
         assert others == 1
-        await slices.give()
+        await slices.give_way()
         assert others == 1
         task.cancel()
         await asyncio.wait([task])

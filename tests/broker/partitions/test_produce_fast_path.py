@@ -11,7 +11,7 @@ import pytest
 
 from broker.handlers.test_transactions import completed, producer_of
 from broker.harness import NOW_MS, BrokerHarness, HarnessPeer, with_harness
-from penstock.broker.partitions import partition
+from penstock.broker.partitions import hosted_partition
 from penstock.broker.partitions.produce_fast_path import ProduceFastPath
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session
@@ -78,7 +78,7 @@ def test_the_fast_path_answers_like_the_regular_path(
     served: list[object] = []
     real = ProduceFastPath.serve
 
-    for name in ("lanes", "long"):
+    for name in ("orders", "long"):
         (tmp_path / name).mkdir()
 
     def counted(self: ProduceFastPath, frame: memoryview, version: int, number: int) -> object:
@@ -90,32 +90,32 @@ def test_the_fast_path_answers_like_the_regular_path(
         bad = batch_of(b"bad")
         bad[-1] ^= 1
         return [
-            *(request("lanes", 0, batch_of(b"%d" % n, n), acks) for n in range(4)),
-            request("lanes", 1, batch_of(b"other"), acks),
-            request("lanes", 0, batch_of(b"3", 3), acks),
-            request("lanes", 0, batch_of(b"gap", 9), acks),
-            request("lanes", 0, bad, acks),
-            request("lanes", 9, batch_of(b"nowhere"), acks),
+            *(request("orders", 0, batch_of(b"%d" % n, n), acks) for n in range(4)),
+            request("orders", 1, batch_of(b"other"), acks),
+            request("orders", 0, batch_of(b"3", 3), acks),
+            request("orders", 0, batch_of(b"gap", 9), acks),
+            request("orders", 0, bad, acks),
+            request("orders", 9, batch_of(b"nowhere"), acks),
             request("other", 0, batch_of(b"topic"), acks),
             request("other", 0, batch_of(b"again"), acks),
-            request("lanes", 0, batch_of(b"4", 4), acks),
+            request("orders", 0, batch_of(b"4", 4), acks),
         ]
 
     @with_harness
     async def case(harness: BrokerHarness) -> None:
-        await harness.create("lanes", 2)
+        await harness.create("orders", 2)
         await harness.create("other", 1)
         answers.append(await answers_of(harness, script(), version))
 
     monkeypatch.setattr(ProduceFastPath, "serve", counted)
-    case(tmp_path / "lanes")
+    case(tmp_path / "orders")
     taken = sum(outcome is not None for outcome in served)
     assert taken >= 6
     monkeypatch.setattr(ProduceFastPath, "serve", lambda *_: None)
     case(tmp_path / "long")
-    with_lanes, without = answers
-    assert with_lanes == without
-    _, first = decode_response(ProduceResponse, memoryview(with_lanes[0])[4:], version)
+    with_templates, without = answers
+    assert with_templates == without
+    _, first = decode_response(ProduceResponse, memoryview(with_templates[0])[4:], version)
     assert first.responses[0].partition_responses[0].error_code == ErrorCode.NONE
 
 
@@ -133,8 +133,8 @@ def test_the_fast_path_accepts_batches_of_every_size(
 
     @with_harness
     async def case(harness: BrokerHarness) -> None:
-        await harness.create("lanes", 1, {"max.message.bytes": "4000000"})
-        asked = [request("lanes", 0, batch_of(bytes(size)), 1) for _ in range(2)]
+        await harness.create("orders", 1, {"max.message.bytes": "4000000"})
+        asked = [request("orders", 0, batch_of(bytes(size)), 1) for _ in range(2)]
         given = await answers_of(harness, asked, 9)
         _, second = decode_response(ProduceResponse, memoryview(given[1])[4:], 9)
         assert second.responses[0].partition_responses[0].base_offset == 1
@@ -145,7 +145,7 @@ def test_the_fast_path_accepts_batches_of_every_size(
 
 
 @pytest.mark.parametrize("version", [11, 12])
-@pytest.mark.parametrize("name", ["a", "transactional-" * 8, "longer-than-a-lane-takes-" * 6])
+@pytest.mark.parametrize("name", ["a", "transactional-" * 8, "longer-than-a-template-takes-" * 6])
 def test_transactional_batches_take_the_fast_path(
     tmp_path: Path, version: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,18 +162,18 @@ def test_transactional_batches_take_the_fast_path(
 
     @with_harness
     async def case(harness: BrokerHarness) -> None:
-        await harness.create("lanes", 1)
+        await harness.create("orders", 1)
         producer = await producer_of(harness, version >= 12, name)
         session = harness.broker.server.new_session(HarnessPeer())
         codes = []
         for _ in range(2):
             if version < 12:
-                assert await producer.add("lanes", 0) == [0]
+                assert await producer.add("orders", 0) == [0]
             for number in range(3):
-                batch = bytearray(producer.batch("lanes", 0, [b"v"]))
+                batch = bytearray(producer.batch("orders", 0, [b"v"]))
                 codes.append(await code_of(session, batch, number))
             if len(codes) == 6:
-                batch = bytearray(producer.batch("lanes", 0, [b"late"]))
+                batch = bytearray(producer.batch("orders", 0, [b"late"]))
             assert not await producer.end()
         await completed(harness, name)
         late = await code_of(session, batch, 4)
@@ -181,7 +181,7 @@ def test_transactional_batches_take_the_fast_path(
         assert late not in (ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     async def code_of(session: Session, batch: bytearray, number: int) -> int:
-        asked = request("lanes", 0, batch, transactional_id=name)
+        asked = request("orders", 0, batch, transactional_id=name)
         _, given = decode_response(
             ProduceResponse, memoryview(await answer(session, asked, version, number))[4:], version
         )
@@ -196,10 +196,10 @@ def test_transactional_batches_take_the_fast_path(
 @with_harness
 async def test_the_fast_path_keeps_no_reference_to_the_frame(harness: BrokerHarness) -> None:
     """The buffer is reused as soon as the fast path returns, even if the response is sent later."""
-    await harness.create("lanes", 1)
+    await harness.create("orders", 1)
     session = harness.broker.server.new_session(HarnessPeer())
-    await answer(session, request("lanes", 0, batch_of(b"first")), 9, 1)
-    parts = encode_request(request("lanes", 0, batch_of(b"second")), 9, 2, "client")
+    await answer(session, request("orders", 0, batch_of(b"first")), 9, 1)
+    parts = encode_request(request("orders", 0, batch_of(b"second")), 9, 2, "client")
     memory = bytearray(b"".join(parts)[4:])
     given = session.on_frame(memoryview(memory), borrowed=True)
     memory[:] = bytes(len(memory))
@@ -209,9 +209,9 @@ async def test_the_fast_path_keeps_no_reference_to_the_frame(harness: BrokerHarn
     number, produced = decode_response(
         ProduceResponse, memoryview(b"".join(in_memory(finished)))[4:], 9
     )
-    assert (number, produced.responses[0].name) == (2, "lanes")
+    assert (number, produced.responses[0].name) == (2, "orders")
     assert produced.responses[0].partition_responses[0].base_offset == 1
-    held = harness.hosted("lanes").log.read(1, 1000)
+    held = harness.hosted("orders").log.read(1, 1000)
     assert held is not None
     assert b"second" in bytes(held.data)
 
@@ -221,15 +221,15 @@ async def test_a_request_that_takes_the_regular_path_is_copied_out_of_the_read_b
     harness: BrokerHarness,
 ) -> None:
     """Its handler may keep parts of the request until it is answered."""
-    await harness.create("lanes", 1)
+    await harness.create("orders", 1)
     session = harness.broker.server.new_session(HarnessPeer())
-    parts = encode_request(request("lanes", 0, batch_of(b"first")), 9, 1, "client")
+    parts = encode_request(request("orders", 0, batch_of(b"first")), 9, 1, "client")
     memory = bytearray(b"".join(parts)[4:])
     given = session.on_frame(memoryview(memory), borrowed=True)
     memory[:] = bytes(len(memory))
     assert isinstance(given, asyncio.Future)
     await asyncio.wait_for(given, patient(120))
-    held = harness.hosted("lanes").log.read(0, 1000)
+    held = harness.hosted("orders").log.read(0, 1000)
     assert held is not None
     assert b"first" in bytes(held.data)
 
@@ -237,7 +237,7 @@ async def test_a_request_that_takes_the_regular_path_is_copied_out_of_the_read_b
 @with_harness
 async def test_a_batch_that_the_fast_path_refuses_is_validated_once(harness: BrokerHarness) -> None:
     """The regular path answers the error that the fast path has met."""
-    await harness.create("lanes", 1)
+    await harness.create("orders", 1)
     session = harness.broker.server.new_session(HarnessPeer())
     validated = []
 
@@ -246,13 +246,13 @@ async def test_a_batch_that_the_fast_path_refuses_is_validated_once(harness: Bro
         return validate_batch(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition, "validate_batch", counting)
+        patch.setattr(hosted_partition, "validate_batch", counting)
         for number, sequence in enumerate((0, 1, 7)):
-            given = await answer(session, request("lanes", 0, batch_of(b"v", sequence)), 9, number)
+            given = await answer(session, request("orders", 0, batch_of(b"v", sequence)), 9, number)
             _, produced = decode_response(ProduceResponse, memoryview(given)[4:], 9)
             code = produced.responses[0].partition_responses[0].error_code
             assert (code, len(validated)) == (
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if sequence == 7 else ErrorCode.NONE,
                 number + 1,
             )
-    assert harness.hosted("lanes").log.end_offset == 2
+    assert harness.hosted("orders").log.end_offset == 2

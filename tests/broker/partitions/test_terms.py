@@ -19,7 +19,7 @@ from broker.harness import BrokerHarness, with_harness_of
 from broker.three_brokers import ThreeBrokers
 from broker.three_brokers import three_brokers as cluster_of
 from penstock.broker.partitions import pending_leadership
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.metadata.model import Partition
 from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode

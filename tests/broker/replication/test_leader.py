@@ -16,7 +16,7 @@ from broker.followers import (
     written,
 )
 from broker.harness import BrokerHarness, with_harness_of
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.replication.follower_shell import FollowerShell
 from penstock.metadata.model import Partition
 from penstock.partition.follower import AdvanceHighWatermark, Append, read_spans

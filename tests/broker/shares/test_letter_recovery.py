@@ -20,7 +20,7 @@ from broker.shares.test_dead_letters import (
     start_offset,
 )
 from broker.shares.test_far_due import configure, far_queue, put
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.shares import letter_recovery
 from penstock.metadata.config_changes import ConfigOperation, ResourceType
 from penstock.metadata.dead_letter_configs import DEAD_LETTER_TOPIC

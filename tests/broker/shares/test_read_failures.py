@@ -9,7 +9,7 @@ import pytest
 from broker.harness import BrokerHarness
 from broker.shares.share_client import GROUP, Member, queue, share_groups, values
 from broker.shares.test_far_due import ACCEPT, far_queue, put
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.shares.log_reads import ReadBatch, ReadLimits, read_batches
 from penstock.wire.errors import ErrorCode, KafkaError
 

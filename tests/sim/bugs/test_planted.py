@@ -29,10 +29,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_a_bug_is_gone_after_its_block() -> None:
     """Otherwise the bug would affect the tests that run next."""
-    sound = Leadership.__dict__["_settle"]
+    sound = Leadership.__dict__["_recompute_maximal_set"]
     with planted("watermark-over-committed-isr"):
-        assert Leadership.__dict__["_settle"] is not sound
-    assert Leadership.__dict__["_settle"] is sound
+        assert Leadership.__dict__["_recompute_maximal_set"] is not sound
+    assert Leadership.__dict__["_recompute_maximal_set"] is sound
 
 
 @pytest.mark.parametrize("name", BUGS)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.coordination.effects import LogRecord
 from penstock.partition.batch_rules import BatchRefused
 from penstock.records.record import Record, build_batch

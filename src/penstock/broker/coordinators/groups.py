@@ -29,8 +29,8 @@ from penstock.broker.coordinators.led_shards import LedShards
 from penstock.broker.coordinators.shard_shell import ShardShell
 from penstock.broker.coordinators.share_calls import ShareCalls
 from penstock.broker.coordinators.share_settings import ShareGroupSettingsTable
+from penstock.broker.partitions.hosted_partition import HostedPartition, Written
 from penstock.broker.partitions.own_txn_appends import append_in_transaction, append_marker
-from penstock.broker.partitions.partition import HostedPartition, Written
 from penstock.coordination.effects import Append, Now, Token
 from penstock.groups.config import ConsumerGroupConfig, ConsumerGroupSettings, GroupConfig
 from penstock.groups.consumer.regexes import resolve
@@ -221,7 +221,7 @@ class GroupShell(ShardShell[Response, TimerKey, OwnEffect]):
                 for name in sorted(topics or ()):
                     if effect.may_describe(name):
                         visible.add(name)
-                    await slices.give()
+                    await slices.give_way()
                 found[regex] = None if topics is None else frozenset(visible)
         finally:
             # If this fails, the next heartbeat asks again.

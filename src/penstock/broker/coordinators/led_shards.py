@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.coordinators.shard_shell import ShardShell
-from penstock.broker.error_codes import EXPECTED
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.error_codes import EXPECTED_ERRORS
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.ports import Env
 from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
 from penstock.wire.java import partition_of
@@ -102,7 +102,7 @@ class LedShards(ABC, Generic[Shell]):
         while True:
             try:
                 await shell.load()
-            except (*EXPECTED, ProtocolError) as error:
+            except (*EXPECTED_ERRORS, ProtocolError) as error:
                 _log.error(
                     "cannot load the coordinator of %s, retrying in %g s: %s",
                     shell.partition_name,

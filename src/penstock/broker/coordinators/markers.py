@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.cooperative_yield import Steps, at_once, in_slices, slices_of
 from penstock.broker.coordinators.groups import GroupCoordinator
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.broker.partitions.own_txn_appends import append_marker
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.peers.connection import Peer, PeerLost
@@ -55,7 +55,7 @@ class MarkerWriter:
                 self._groups.require_at(where.partition).write_marker(marker, tell)
             else:
                 self._write(marker, where, tell)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             tell(code_of(error))
         except Exception:  # noqa: BLE001 - logged; the other partitions get their markers
             _log.exception("cannot write a transaction marker to %s", where)

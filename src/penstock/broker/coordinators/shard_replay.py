@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.ports import Env, Executor
 from penstock.records.batch import BatchHeader, Buffer, iter_batches
 from penstock.records.compression import DecompressedTooLarge

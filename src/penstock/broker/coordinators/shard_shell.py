@@ -25,7 +25,7 @@ from typing import Generic
 from penstock.broker.coordinators.shard_replay import replay_log
 from penstock.broker.coordinators.shard_timers import ShardTimers, ticks_ms
 from penstock.broker.coordinators.shard_writes import ShardWrites
-from penstock.broker.partitions.partition import HostedPartition, Written
+from penstock.broker.partitions.hosted_partition import HostedPartition, Written
 from penstock.coordination.effects import (
     Answer,
     Append,

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.broker.coordinators.shard_timers import EARLY_S, ticks_ms
-from penstock.broker.error_codes import EXPECTED, code_of
-from penstock.broker.partitions.partition import HostedPartition, Written
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
+from penstock.broker.partitions.hosted_partition import HostedPartition, Written
 from penstock.ports import Clock
 from penstock.wire.errors import ErrorCode
 
@@ -85,7 +85,7 @@ class ShardWrites:
             # Below min.insync.replicas nothing is committed, and the client would wait in vain.
             self._hosted.require_insync()
             written = write()
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             self._settle(pending, code_of(error))
             return
         except Exception as error:  # noqa: BLE001 - logged; every waiting request is answered

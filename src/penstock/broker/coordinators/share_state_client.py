@@ -28,7 +28,7 @@ from penstock.broker.coordinators.share_keys import share_key
 from penstock.broker.coordinators.share_state_messages import answer_of, operation_of
 from penstock.broker.coordinators.share_states import ShareCoordinator
 from penstock.broker.error_codes import code_of
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.peers.connection import Peer
 from penstock.broker.peers.connector import PeerConnector
 from penstock.broker.peers.link import PeerLink, code_from

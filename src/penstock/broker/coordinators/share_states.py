@@ -20,9 +20,9 @@ from penstock.broker.coordinators.batches import bounded_batch_of
 from penstock.broker.coordinators.led_shards import LedShards
 from penstock.broker.coordinators.shard_shell import ShardShell
 from penstock.broker.coordinators.share_keys import share_key
-from penstock.broker.error_codes import EXPECTED
+from penstock.broker.error_codes import EXPECTED_ERRORS
+from penstock.broker.partitions.hosted_partition import HostedPartition, Written
 from penstock.broker.partitions.log_trimming import trim_log
-from penstock.broker.partitions.partition import HostedPartition, Written
 from penstock.broker.partitions.replicas import Replicas
 from penstock.coordination.effects import Append, LogRecord
 from penstock.metadata.image import Changed
@@ -83,7 +83,7 @@ class ShareStateShell(ShardShell[StateAnswer, str, Own]):
         """Removes the states of topics that were deleted before this shard was loaded."""
         try:
             await self._around.cluster.catch_up()
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             _log.warning(
                 "%s: cannot check whether topics were deleted; their states are kept until the "
                 "next coordinator has loaded: %s",
@@ -138,7 +138,7 @@ class ShareStateShell(ShardShell[StateAnswer, str, Own]):
         around = self._around
         try:
             await trim_log(around.env.executor, around.replicas, self.hosted, choose)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             if not self.is_over:
                 _log.warning("%s could not be trimmed: %s", self.partition_name, error)
         finally:

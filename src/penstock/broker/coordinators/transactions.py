@@ -20,8 +20,8 @@ from penstock.broker.coordinators.led_shards import LedShards
 from penstock.broker.coordinators.markers import MarkerSender
 from penstock.broker.coordinators.producer_ids import ProducerIds
 from penstock.broker.coordinators.shard_shell import ShardShell
-from penstock.broker.error_codes import EXPECTED, code_of
-from penstock.broker.partitions.partition import HostedPartition, Written
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
+from penstock.broker.partitions.hosted_partition import HostedPartition, Written
 from penstock.coordination.effects import Append, Now, Token
 from penstock.metadata.image import Changed
 from penstock.metadata.keys import CLUSTER_KEY
@@ -104,7 +104,7 @@ class TransactionShell(ShardShell[Answer, TimerKey, AllocateProducerIds | SendMa
         try:
             ids = [await self._producer_ids.next() for _ in range(effect.count)]
         except Exception as error:  # noqa: BLE001 - the waiting requests are answered
-            if not isinstance(error, EXPECTED):
+            if not isinstance(error, EXPECTED_ERRORS):
                 _log.exception("cannot allocate producer ids")
             code = code_of(error)
             self.step(lambda: self.shard.on_no_producer_ids(effect.allocation_id, code, self.now()))

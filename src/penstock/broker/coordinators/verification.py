@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.coordinators.transactions import TransactionCoordinator
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.broker.peers.connection import Peer
 from penstock.broker.peers.connector import PeerConnector
 from penstock.broker.peers.link import PeerLink, code_from
@@ -189,7 +189,7 @@ class TransactionVerification:
             leader = self._cluster.image.topics[TOPIC].partitions[index].leader
             if leader == self._broker_id:
                 return self._ask_here(transaction)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             answer.set_result(dict.fromkeys(partitions, code_of(error)))
             return answer
         if leader < 0:

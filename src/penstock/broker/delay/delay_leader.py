@@ -10,8 +10,8 @@ from typing import Any
 
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.delay.delayed_partition import DelayCounters, DelayedPartition, Surroundings
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.large_batches import LargeBatches
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.shares.letter_sender import LetterSender
 from penstock.metadata.configs import BrokerConfigs

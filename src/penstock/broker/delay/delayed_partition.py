@@ -21,10 +21,10 @@ from typing import Final
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.delay.source_reads import SourceReads
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.large_batches import LargeBatches
 from penstock.broker.partitions.parked_requests import next_key
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.shares.led_partition import SURE
 from penstock.broker.shares.letter_sender import WRITTEN, LetterSender
 from penstock.delays.copy_state import BATCHES_MAX, CopyState, Target, lost_from
@@ -164,12 +164,12 @@ class DelayedPartition:
 
     async def run(self) -> None:
         key = next_key()
-        self.hosted.listen(key, lambda _: self._wake.set())
+        self.hosted.listen_commits(key, lambda _: self._wake.set())
         try:
             while self._is_leading():
                 try:
                     await self._step()
-                except (*EXPECTED, ProtocolError) as error:
+                except (*EXPECTED_ERRORS, ProtocolError) as error:
                     await self._on_failure(error)
                 except Exception as error:  # noqa: BLE001 - it is logged, and tried again
                     # A bug must not end the broker, nor stop other topics.
@@ -177,7 +177,7 @@ class DelayedPartition:
                     self._copying = self._before = None
                     await self._on_failure(error)
         finally:
-            self.hosted.unlisten(key)
+            self.hosted.unlisten_commits(key)
 
     def _is_leading(self) -> bool:
         return not self.is_closed and self.hosted.leadership is self.term
@@ -308,7 +308,7 @@ class DelayedPartition:
             later = at + _NOTE_AT_ONCE
             part_end = entries[later].offset if later < len(entries) else end
             copying.on_scanned(entries[at:later], part_end)
-            await slices.give()
+            await slices.give_way()
         copying.on_scanned((), end)
 
     async def _gather(self, copying: Copying, now_ms: int) -> None:
@@ -330,7 +330,7 @@ class DelayedPartition:
                         missing.add(offset)
                     elif not divider.add(source):
                         break
-        except EXPECTED:
+        except EXPECTED_ERRORS:
             # What was taken is found again when the state has been read.
             self._copying = None
             raise

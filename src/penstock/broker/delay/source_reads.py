@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.large_batches import LargeBatches
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.shares.log_reads import ReadLimits, read_batches
 from penstock.delays.records import SourceRecord, due_entries, records_in
 from penstock.records.batch import read_header

@@ -96,7 +96,7 @@ async def _answer_large(asked: _Asked, context: RequestContext) -> _Answered:
     for topic in asked.topics:
         for index in topic.partitions:
             codes[topic.name, index] = flaw_of(topic.name, index)
-            await slices.give()
+            await slices.give_way()
     if any(codes.values()):
         not_attempted = ErrorCode.OPERATION_NOT_ATTEMPTED
         return _refused(asked, lambda topic, index: codes[topic, index] or not_attempted)

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import slices_of
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.metadata.decisions import Change, Decision, Guard
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import Topic
@@ -68,7 +68,7 @@ async def decide_loads(
             else:
                 outcomes += made
                 left = left[len(made) :]
-            await slices.give()
+            await slices.give_way()
         if failure is not None:
             outcomes += [failure] * len(left)
     if not validate_only:
@@ -96,7 +96,7 @@ def _as_many_as_fit(makes: Sequence[Make[R]], image: ClusterImage) -> Decision[l
     for make in makes:
         try:
             decision = make(image)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             outcomes.append(error)
             continue
         size += sum(len(change.value or b"") for change in decision.changes)

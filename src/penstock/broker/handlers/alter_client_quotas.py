@@ -49,7 +49,7 @@ async def _run(
         else:
             decided = await context.services.controller.decide(decide)
         results.update(zip(numbers, decided, strict=True))
-        await slices.give()
+        await slices.give_way()
     ordered = [results[number] for number in range(len(entries))]
     return AlterClientQuotasResponse(entries=await one_by_one(_answer, ordered, slices))
 

@@ -10,7 +10,7 @@ import asyncio
 
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import Steps
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.broker.handlers.large_requests import answered
 from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
@@ -45,7 +45,7 @@ def _moved(services: Services, path: str, topic: str, index: int) -> ErrorCode:
         return ErrorCode.LOG_DIR_NOT_FOUND
     try:
         services.replicas.require(topic, index)
-    except EXPECTED as error:
+    except EXPECTED_ERRORS as error:
         return code_of(error)
     return ErrorCode.NONE
 

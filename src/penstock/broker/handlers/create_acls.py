@@ -12,7 +12,7 @@ import asyncio
 from functools import partial
 
 from penstock.broker.context import RequestContext
-from penstock.broker.error_codes import EXPECTED
+from penstock.broker.error_codes import EXPECTED_ERRORS
 from penstock.broker.handlers.acl_requests import (
     NO_AUTHORIZER,
     change_acls,
@@ -53,7 +53,7 @@ async def _run(request: CreateAclsRequest, context: RequestContext) -> CreateAcl
     while pending:
         try:
             done = await change_acls(context, partial(plan_creation, entries=pending), len(pending))
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             results.update(dict.fromkeys(pending, CreateResult(*error_of(error))))
             break
         results.update(done)

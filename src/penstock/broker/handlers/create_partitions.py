@@ -50,7 +50,7 @@ async def _run(
     slices = context.slices()
     context.is_large = context.is_large or len(request.topics) > context.slicing.elements
     twice = repeated(topic.name for topic in request.topics)
-    await slices.give()
+    await slices.give_way()
     wanted = {topic.name: topic for topic in request.topics}
     makes = await one_by_one(
         lambda topic: _maker(topic, topic.name in twice, context), wanted.values(), slices

@@ -85,7 +85,7 @@ async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateT
             if request.validate_only:
                 answer.topic_id = ZERO_ID
         response.topics.append(answer)
-        await slices.give()
+        await slices.give_way()
     return response
 
 

@@ -12,7 +12,7 @@ import asyncio
 from functools import partial
 
 from penstock.broker.context import RequestContext
-from penstock.broker.error_codes import EXPECTED
+from penstock.broker.error_codes import EXPECTED_ERRORS
 from penstock.broker.handlers.acl_requests import NO_AUTHORIZER, change_acls, confirm
 from penstock.broker.handlers.admin_requests import error_of
 from penstock.metadata.acls import plan_deletion
@@ -43,7 +43,7 @@ async def _run(request: DeleteAclsRequest, context: RequestContext) -> DeleteAcl
     results: tuple[DeleteResult, ...]
     try:
         results = await change_acls(context, plan, len(filters))
-    except EXPECTED as error:
+    except EXPECTED_ERRORS as error:
         results = (DeleteResult(*error_of(error)),) * len(filters)
     else:
         if any(not each.code for each in results) and (late := await confirm(context)) is not None:

@@ -40,7 +40,7 @@ async def _delete(request: DeleteGroupsRequest, context: RequestContext) -> Dele
         else:
             response.results.extend(answer.results)
         # A group that does not exist is answered without any wait, so yield here.
-        await slices.give()
+        await slices.give_way()
     return response
 
 

@@ -20,9 +20,9 @@ from typing import Final
 
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import slices_of
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.log_trimming import trim_log
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.leadership import Leadership
 from penstock.security.acls import AclOperation
@@ -55,16 +55,16 @@ async def _run(request: DeleteRecordsRequest, context: RequestContext) -> Delete
         for asked in topic.partitions:
             answer = DeleteRecordsResponse.Partition(asked.partition_index, _NO_WATERMARK)
             answers.partitions.append(answer)
-            await slices.give()
+            await slices.give_way()
             try:
                 deleted.append((answer, *await _delete(context, topic.name, asked)))
-            except EXPECTED as error:
+            except EXPECTED_ERRORS as error:
                 answer.error_code = code_of(error)
     for answer, hosted, term in deleted:
-        await slices.give()
+        await slices.give_way()
         try:
             answer.low_watermark = await _low_watermark(services, hosted, term, deadline)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             answer.error_code = code_of(error)
     return response
 

@@ -80,7 +80,7 @@ async def _run(request: DeleteTopicsRequest, context: RequestContext) -> DeleteT
         else:
             answer = DeleteTopicsResponse.Topic(outcome.name, outcome.topic_id)
         response.responses.append(answer)
-        await slices.give()
+        await slices.give_way()
     return response
 
 
@@ -109,7 +109,7 @@ async def _forbidden(
     image = context.services.image
     forbidden: dict[_Named, str | None] = {}
     for given in dict.fromkeys(named):
-        await slices.give()
+        await slices.give_way()
         name, topic_id = given
         if name is None:
             topic = image.topic_by_id(topic_id)

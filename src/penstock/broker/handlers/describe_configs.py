@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import Steps
-from penstock.broker.error_codes import EXPECTED
+from penstock.broker.error_codes import EXPECTED_ERRORS
 from penstock.broker.handlers import log_levels
 from penstock.broker.handlers.admin_requests import error_of
 from penstock.broker.handlers.config_requests import require_configs, require_this_broker
@@ -74,7 +74,7 @@ def _answered(
         try:
             require_configs(context, AclOperation.DESCRIBE_CONFIGS, resource)
             answer.configs = _configs(resource, request, context.services)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             answer.error_code, answer.error_message = error_of(error)
     return response
 

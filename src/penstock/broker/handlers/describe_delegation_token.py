@@ -43,7 +43,7 @@ async def _describe(
     for token in list(services.image.tokens.by_id.values()):
         if token.is_valid(now_ms) and _is_wanted(token, owners) and _may_see(context, token, user):
             found.append(token)
-        await slices.give()
+        await slices.give_way()
     found.sort(key=lambda token: (token.owner, token.issued_ms, token.token_id))
     context.is_large = context.is_large or len(found) > context.slicing.elements
     work = partial(_tokens, found, keys, context.version)

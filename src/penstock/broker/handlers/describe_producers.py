@@ -11,10 +11,10 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps
-from penstock.broker.error_codes import EXPECTED
+from penstock.broker.error_codes import EXPECTED_ERRORS
 from penstock.broker.handlers.admin_requests import error_of
 from penstock.broker.handlers.large_requests import answered
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import DescribeProducersRequest, DescribeProducersResponse
@@ -43,7 +43,7 @@ def _described(
                 hosted = context.services.replicas.require(topic.name, index)
                 hosted.require_log()
                 answer.active_producers = _producers(hosted)
-            except EXPECTED as error:
+            except EXPECTED_ERRORS as error:
                 answer.error_code, answer.error_message = error_of(error)
     return response
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.broker.shares.occupancy import delivered_before, timestamp_at
 from penstock.security.acls import AclOperation
 from penstock.shares.sessions import SharedPartition
@@ -45,9 +45,9 @@ async def _described(
         for asked in topic.partitions:
             try:
                 found.append(_partition(request.group_id, topic.topic_name, asked, context))
-            except EXPECTED as error:
+            except EXPECTED_ERRORS as error:
                 found.append(_Found(asked.partition_index, code_of(error)))
-            await slices.give()
+            await slices.give_way()
         response.topics.append(DescribeQueueResponse.Topic(topic.topic_name, found))
     return response
 

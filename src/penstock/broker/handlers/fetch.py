@@ -40,7 +40,7 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.fetch_reads import IDS_SINCE, READ_COMMITTED, FetchReads
-from penstock.broker.handlers.fetch_sender import fetching_replica, is_registered, read_rights
+from penstock.broker.handlers.fetch_sender import fetching_follower, is_registered, read_rights
 from penstock.broker.handlers.large_fetch import LargeFetch
 from penstock.broker.partitions.parked_requests import COMMITS_S, DataWait, end_with_news_of_roles
 from penstock.wire.errors import ErrorCode
@@ -51,11 +51,11 @@ def handle(
     request: FetchRequest, context: RequestContext
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
     services = context.services
-    replica = fetching_replica(request, context.version)
-    may_read = read_rights(context, replica)
+    follower = fetching_follower(request, context.version)
+    may_read = read_rights(context, follower)
     is_known = (
-        replica is not None
-        and is_registered(replica, services)
+        follower is not None
+        and is_registered(follower, services)
         and (may_read is None or may_read(""))
     )
     context.is_replica = is_known
@@ -81,8 +81,8 @@ def handle(
         request.min_bytes - read.size,
         request.max_wait_ms / 1000,
         lambda: fetch.answer(fetch.read()),
-        appends=fetch.is_replicas,
-        stable=request.isolation_level == READ_COMMITTED and not fetch.is_replicas,
+        appends=fetch.is_from_follower,
+        stable=request.isolation_level == READ_COMMITTED and not fetch.is_from_follower,
     )
     if fetch.throttled:
         wait.end_within(fetch.throttled_ms / 1000)

@@ -13,15 +13,15 @@ from typing import Final, cast
 
 from penstock.broker.access.quotas import RequestMeter
 from penstock.broker.context import Services
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.broker.handlers.fetch_sender import (
+    FollowerId,
     MayRead,
-    Replica,
-    fetching_replica,
+    fetching_follower,
     is_registered,
 )
 from penstock.broker.partitions.fetch_sessions import Session, Wanted
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.partition.epochs import UNDEFINED_EPOCH, diverging_epoch
 from penstock.partition.leadership import Leadership
 from penstock.records.aborted import AbortedTransaction
@@ -78,6 +78,7 @@ class FetchReads:
         "_by_id",
         "_bytes_max",
         "_counted",
+        "_follower",
         "_has_epochs",
         "_has_racks",
         "_is_incremental",
@@ -86,7 +87,6 @@ class FetchReads:
         "_meter",
         "_now_ms",
         "_racks",
-        "_replica",
         "_request",
         "_services",
         "_session",
@@ -122,7 +122,7 @@ class FetchReads:
         self._by_id = version >= IDS_SINCE
         self._has_epochs = version >= 12
         self._has_racks = version >= _RACKS_SINCE
-        self._replica = fetching_replica(request, version)
+        self._follower = fetching_follower(request, version)
         self._counted: set[tuple[str, bytes, int]] = set()
         """Partitions whose leader has counted this fetch. The fetch offset shows what the follower
         had when it sent the request, so the second read, after a wait, must not count it again."""
@@ -152,8 +152,8 @@ class FetchReads:
         self.hosted += [find(each.topic, each.index) for each in wanted]
 
     @property
-    def is_replicas(self) -> bool:
-        return self._replica is not None
+    def is_from_follower(self) -> bool:
+        return self._follower is not None
 
     def _known_racks(self) -> dict[int, str | None]:
         return {each: broker.rack for each, broker in self._services.image.brokers.items()}
@@ -167,7 +167,7 @@ class FetchReads:
     def begin(self) -> Reading:
         left = min(self._request.max_bytes, self._bytes_max)
         self._memory_left = left
-        if self._replica is None:
+        if self._follower is None:
             self._memory_left = min(MEMORY_BYTES_MAX, self._services.response_room())
         self.is_short = False
         return Reading(left)
@@ -175,9 +175,9 @@ class FetchReads:
     def read_some(self, reading: Reading, start: int, stop: int) -> None:
         """Reads a portion of `wanted`. Portions come in order, without gaps."""
         answers = reading.answers
-        if self._replica is not None:
+        if self._follower is not None:
             self._now_ms = self._services.replicas.monotonic_ms()
-        may_be_quiet = self._replica is not None and self._is_incremental
+        may_be_quiet = self._follower is not None and self._is_incremental
         if may_be_quiet and self._may_read is not None:
             may_be_quiet = self._may_read("")
         for each, hosted in zip(self.wanted[start:stop], self.hosted[start:stop], strict=True):
@@ -188,7 +188,7 @@ class FetchReads:
             answers.append(answer)
             try:
                 given = self._read_one(each, hosted, answer, reading.left, first=reading.size == 0)
-            except EXPECTED as error:
+            except EXPECTED_ERRORS as error:
                 if self._comes_early(each, code_of(error)):
                     answer.high_watermark = answer.last_stable_offset = -1
                     self.is_early = True
@@ -208,12 +208,12 @@ class FetchReads:
 
         A session may have thousands of partitions, and most of them are quiet most of the time.
         """
-        held, log = hosted.leadership, hosted.log
+        leadership, log = hosted.leadership, hosted.log
         return (
-            held is not None
-            and held is each.term
+            leadership is not None
+            and leadership is each.term
             and each.fetch_offset == log.end_offset
-            and each.high_watermark == held.high_watermark
+            and each.high_watermark == leadership.high_watermark
             and each.log_start_offset == log.log_start_offset
             and self._now_ms - each.counted_ms < _QUIET_MS
         )
@@ -238,23 +238,23 @@ class FetchReads:
         if self._by_id and hosted.topic_id != each.topic_id:
             # The session's topic was deleted, and another topic with its name was created.
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        if self._replica is not None:
-            upper = self._upper_for_replica(self._replica, each, hosted, answer)
+        if self._follower is not None:
+            limit = self._limit_for_follower(self._follower, each, hosted, answer)
         else:
-            upper = self._upper_for_consumer(each, hosted, answer)
-        if each.fetch_offset >= upper or (left <= 0 and not first):
+            limit = self._limit_for_consumer(each, hosted, answer)
+        if each.fetch_offset >= limit or (left <= 0 and not first):
             return 0
-        if self._replica is not None and self._is_throttled(self._replica, hosted):
+        if self._follower is not None and self._is_throttled(self._follower, hosted):
             return 0
         bytes_max = max(0, min(each.max_bytes, left))
         memory_max = max(0, self._memory_left)
         piece: memoryview | FileSpan | None
         aborted: list[AbortedTransaction] | None = None
         if answer.aborted_transactions is not None:
-            found = hosted.log.read_committed(each.fetch_offset, bytes_max, upper, memory_max)
+            found = hosted.log.read_committed(each.fetch_offset, bytes_max, limit, memory_max)
             piece, aborted = (None, None) if found is None else found
         else:
-            piece = hosted.log.read_or_span(each.fetch_offset, bytes_max, upper, memory_max)
+            piece = hosted.log.read_or_span(each.fetch_offset, bytes_max, limit, memory_max)
         if piece is None or (len(piece) > left and not first):
             return 0
         if not isinstance(piece, FileSpan):
@@ -273,7 +273,7 @@ class FetchReads:
         answer.records = cast(memoryview, piece)
         return len(piece)
 
-    def _upper_for_consumer(
+    def _limit_for_consumer(
         self, each: Wanted, hosted: HostedPartition, answer: FetchResponse.Partition
     ) -> int:
         """Returns the offset below which a consumer may read.
@@ -312,23 +312,24 @@ class FetchReads:
                 return _NOTHING
         return answer.last_stable_offset if committed else answer.high_watermark
 
-    def _upper_for_replica(
+    def _limit_for_follower(
         self,
-        replica: Replica,
+        follower: FollowerId,
         each: Wanted,
         hosted: HostedPartition,
         answer: FetchResponse.Partition,
     ) -> int:
-        """Counts a follower's fetch for the ISR and the high watermark, and returns the end of the
-        log. Returns `_NOTHING` if the follower's log is not a prefix of this one."""
+        """Counts a follower's fetch, and returns the end of the log, up to which it may read.
+
+        Returns `_NOTHING` if the follower's log is not a prefix of this one."""
         services, log = self._services, hosted.log
         each.term = None
-        if not is_registered(replica, services):
+        if not is_registered(follower, services):
             raise KafkaError(ErrorCode.STALE_BROKER_EPOCH)
         if each.leader_epoch < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        held = hosted.require_leader(each.leader_epoch)
-        answer.high_watermark = held.high_watermark
+        leadership = hosted.require_leader(each.leader_epoch)
+        answer.high_watermark = leadership.high_watermark
         answer.last_stable_offset = hosted.last_stable_offset
         answer.log_start_offset = log.log_start_offset
         answer.aborted_transactions = None
@@ -342,19 +343,27 @@ class FetchReads:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if each.key not in self._counted:
             self._counted.add(each.key)
-            hosted.on_follower_fetch(*replica, each.fetch_offset, self._now_ms, each.log_start)
-            answer.high_watermark = held.high_watermark
-            self.is_behind = self.is_behind or held.is_behind(replica.broker_id)
-            if replica.broker_id not in held.isr and each.fetch_offset >= held.high_watermark:
-                services.isr_proposals.due(hosted)
-            each.counted_ms = self._now_ms
-        each.term = held
+            self._count_follower_fetch(follower, each, hosted, leadership)
+            answer.high_watermark = leadership.high_watermark
+        each.term = leadership
         return log.end_offset
 
-    def _is_throttled(self, replica: Replica, hosted: HostedPartition) -> bool:
-        held, named = hosted.leadership, hosted.settings.leader_replication_throttled_replicas
+    def _count_follower_fetch(
+        self, follower: FollowerId, each: Wanted, hosted: HostedPartition, leadership: Leadership
+    ) -> None:
+        """The follower has everything below its fetch offset. This may move the high watermark, or
+        let the follower join the ISR."""
+        hosted.on_follower_fetch(*follower, each.fetch_offset, self._now_ms, each.log_start)
+        self.is_behind = self.is_behind or leadership.is_behind(follower.broker_id)
+        is_in_isr = follower.broker_id in leadership.isr
+        if not is_in_isr and each.fetch_offset >= leadership.high_watermark:
+            self._services.isr_proposals.due(hosted)
+        each.counted_ms = self._now_ms
+
+    def _is_throttled(self, follower: FollowerId, hosted: HostedPartition) -> bool:
+        leadership, named = hosted.leadership, hosted.settings.leader_replication_throttled_replicas
         throttle = self._services.replicas.leader_throttle
-        if not named or held is None or replica.broker_id in held.isr:
+        if not named or leadership is None or follower.broker_id in leadership.isr:
             return False
         if not throttle.names(named, hosted.index):
             return False
@@ -381,7 +390,7 @@ class FetchReads:
     def _comes_early(self, each: Wanted, code: ErrorCode) -> bool:
         """Returns whether a follower's fetch failed only because the follower learned of this
         leader before this broker did."""
-        if self._replica is None or code not in _NOT_YET or self._request.max_wait_ms <= 0:
+        if self._follower is None or code not in _NOT_YET or self._request.max_wait_ms <= 0:
             return False
         partition = self._services.image.partition(each.topic, each.index)
         if partition is None or each.leader_epoch > partition.leader_epoch:
@@ -399,17 +408,17 @@ class FetchReads:
             answer.current_leader = FetchResponse.Leader(partition.leader, partition.leader_epoch)
 
     def _note_told(
-        self, replica: int, hosted: HostedPartition | None, answer: FetchResponse.Partition
+        self, follower: int, hosted: HostedPartition | None, answer: FetchResponse.Partition
     ) -> None:
         if hosted is not None and hosted.leadership is not None and not answer.error_code:
-            hosted.leadership.on_told(replica)
+            hosted.leadership.on_told(follower)
 
     def _count_sent(self, each: Wanted, size: int) -> None:
         # Looked up again: the partition may have been created here since the request arrived.
         hosted = self._services.replicas.get(each.topic, each.index)
         if hosted is None:
             return
-        if self._replica is None:
+        if self._follower is None:
             hosted.sent_bytes += size
         else:
             hosted.replicated_bytes += size
@@ -444,7 +453,7 @@ class FetchReads:
 
     def answer_some(self, response: FetchResponse, reading: Reading, start: int, stop: int) -> None:
         """Adds a portion of the reads to the response. Portions come in order, without gaps."""
-        session, replica = self._session, self._replica
+        session, follower = self._session, self._follower
         topic = response.responses[-1] if response.responses else None
         served: list[Wanted] = []
         for each, hosted, answer in zip(
@@ -455,8 +464,8 @@ class FetchReads:
         ):
             if answer is None:
                 continue
-            if replica is not None:
-                self._note_told(replica.broker_id, hosted, answer)
+            if follower is not None:
+                self._note_told(follower.broker_id, hosted, answer)
             size = len(answer.records) if answer.records else 0
             news = each.has_news(answer, size) if session is not None else True
             if size:

@@ -61,7 +61,7 @@ async def _run(
                 code, words, resource.resource_type, resource.resource_name
             )
         )
-        await slices.give()
+        await slices.give_way()
     return response
 
 

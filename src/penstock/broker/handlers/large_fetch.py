@@ -23,11 +23,11 @@ from itertools import islice
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import in_slices
 from penstock.broker.handlers.fetch_reads import IDS_SINCE, READ_COMMITTED, FetchReads, Reading
-from penstock.broker.handlers.fetch_sender import fetching_replica, read_rights
+from penstock.broker.handlers.fetch_sender import fetching_follower, read_rights
 from penstock.broker.handlers.large_requests import free
 from penstock.broker.partitions.fetch_sessions import Session, Wanted
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.parked_requests import COMMITS_S, DataWait, end_with_news_of_roles
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.wire.messages import FetchRequest, FetchResponse
 
 
@@ -84,7 +84,7 @@ class LargeFetch:
         session, wanted = await self._begin(began)
         await free(request, self._slices)  # `wanted` has everything that is needed.
         version = self._context.version
-        may_read = read_rights(self._context, fetching_replica(request, version))
+        may_read = read_rights(self._context, fetching_follower(request, version))
         meter = None if self._privileged else self._context.meter
         fetch = FetchReads(request, self._services, session, wanted, version, may_read, meter)
         wait: PartitionsWait | None = None
@@ -92,8 +92,8 @@ class LargeFetch:
             wait = PartitionsWait(
                 request.min_bytes,
                 request.max_wait_ms / 1000,
-                appends=fetch.is_replicas,
-                stable=request.isolation_level == READ_COMMITTED and not fetch.is_replicas,
+                appends=fetch.is_from_follower,
+                stable=request.isolation_level == READ_COMMITTED and not fetch.is_from_follower,
             )
         try:
             return await self._answer(fetch, await self._read_enough(fetch, wait))
@@ -101,10 +101,10 @@ class LargeFetch:
             if wait is not None:
                 wait.end()
                 while wait.remove(self._portion):
-                    await self._slices.give()
+                    await self._slices.give_way()
             while fetch.wanted:
                 del fetch.wanted[-self._portion :]
-                await self._slices.give()
+                await self._slices.give_way()
 
     async def _begin(self, now: float) -> tuple[Session | None, list[Wanted]]:
         steps = self._services.fetch_sessions.beginning(
@@ -118,7 +118,7 @@ class LargeFetch:
     async def _read_enough(self, fetch: FetchReads, wait: PartitionsWait | None) -> Reading:
         request = self._request
         deadline = self._now() + request.max_wait_ms / 1000
-        if wait is not None and fetch.is_replicas:
+        if wait is not None and fetch.is_from_follower:
             # Before the first read, so that a change of role after the read is not missed.
             forget_roles = end_with_news_of_roles(wait, self._services.replicas)
         reading = fetch.begin()
@@ -127,7 +127,7 @@ class LargeFetch:
             fetch.read_some(reading, start, stop)
             if wait is not None:
                 wait.add(_readable(fetch, start, stop))
-            await self._slices.give()
+            await self._slices.give_way()
         if (
             wait is None
             or reading.size >= request.min_bytes
@@ -135,7 +135,7 @@ class LargeFetch:
             or self._now() >= deadline
         ):
             return reading
-        if fetch.is_replicas and not fetch.is_early:
+        if fetch.is_from_follower and not fetch.is_early:
             forget_roles()
         wait.count_read(reading.size)
         if fetch.throttled:
@@ -146,7 +146,7 @@ class LargeFetch:
         reading = fetch.begin()
         for start, stop in self._portions(fetch):
             fetch.read_some(reading, start, stop)
-            await self._slices.give()
+            await self._slices.give_way()
         return reading
 
     async def _answer(self, fetch: FetchReads, reading: Reading) -> FetchResponse:
@@ -156,7 +156,7 @@ class LargeFetch:
         for start, stop in self._portions(fetch):
             fetch.answer_some(response, reading, start, stop)
             reading.free(start, stop)
-            await self._slices.give()
+            await self._slices.give_way()
         # Even with thousands of partitions in the session, most responses name only a few.
         answered = sum([len(topic.partitions) for topic in response.responses])
         self._context.is_large = answered > self._context.slicing.elements

@@ -43,7 +43,7 @@ async def one_by_one(work: Callable[[T], R], elements: Iterable[T], slices: Slic
     results = []
     for element in elements:
         results.append(work(element))
-        await slices.give()
+        await slices.give_way()
     return results
 
 
@@ -60,7 +60,7 @@ async def free(message: Struct, slices: Slices) -> None:
                 if any(len(getattr(element, each) or ()) > _ELEMENTS for each in nested):
                     await free(element, slices)
             del elements[-_FREED_AT_ONCE:]
-            await slices.give()
+            await slices.give_way()
 
 
 def _lists_of(message: Struct) -> list[str]:

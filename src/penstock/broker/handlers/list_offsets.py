@@ -27,9 +27,9 @@ from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.broker.handlers.large_requests import answered
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.partition.leadership import Leadership
 from penstock.security.acls import AclOperation
 from penstock.storage.timesearch import (
@@ -117,7 +117,7 @@ def _listed(
             left = _fill(answer, name, asked, committed, context, is_replica=is_replica)
             if left is not None:
                 unfinished.append(left)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             _fail(answer, error, context.version)
     return ListOffsetsResponse(
         topics=[
@@ -162,7 +162,7 @@ async def _finish(
             if asked.hosted.leadership is not asked.term:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             _tell_epoch(asked, context.version)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             asked.answer.offset = asked.answer.timestamp = -1
             _fail(asked.answer, error, context.version)
     return response

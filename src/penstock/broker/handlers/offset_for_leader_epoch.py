@@ -6,7 +6,7 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.broker.handlers.large_requests import answered
 from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
@@ -44,7 +44,7 @@ def _found(
                 else:
                     found = hosted.log.epochs.end_offset_for(asked.leader_epoch, end_offset)
                     answer.leader_epoch, answer.end_offset = found
-            except EXPECTED as error:
+            except EXPECTED_ERRORS as error:
                 answer.error_code = code_of(error)
     return response
 

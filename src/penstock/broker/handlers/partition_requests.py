@@ -55,7 +55,7 @@ async def decide_by_topic(
     portions: list[Portion[W]] = []
     for topic, those in wanted.items():
         portions += await _portions(context.services.image, topic, those, index_of, slices)
-        await slices.give()
+        await slices.give_way()
     groups = _groups(portions)
     makes = [[partial(make, group)] for group in groups]
     outcomes = await decide_loads(context, makes, validate_only=False)
@@ -83,7 +83,7 @@ async def _portions(
             key = part.start
             parts[key] = part
         by_key.setdefault(key, []).append(each)
-        await slices.give()
+        await slices.give_way()
     return [
         Portion(name, those[start : start + PARTITIONS_MAX], parts.get(key))
         for key, those in by_key.items()

@@ -1,10 +1,10 @@
 """Produce, versions 3 to 12: appends one batch to each of the given partitions.
 
 With acks=0 there is no answer; if a batch is refused, the connection is closed. With acks=1 the
-answer is sent when the batch is written to the leader's log. If the leader is the only in-sync
-replica, it is sent when consumers can read the batch, which with `durability=fsync` is after the
-leader's flush. With acks=-1 the answer is sent when the batch is committed: every in-sync replica
-has it, as the topic's durability demands.
+answer is sent when the batch is written to the leader's log. If the leader may be the only in-sync
+replica and the topic has `durability=fsync`, it is sent after the leader's flush. With acks=-1 the
+answer is sent when the batch is committed: every in-sync replica has it, as the topic's durability
+demands.
 
 A duplicate (an idempotent producer's retry) is answered with the offset of its first copy. The
 internal topics accept batches from the cluster's own tools only, as in Kafka: a batch from any
@@ -35,10 +35,10 @@ from typing import Final, NamedTuple
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.coordinators.verification import VerificationKey, VerificationResult
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.broker.handlers.internal_writes import require_internal_writer, writes_as_broker
+from penstock.broker.partitions.hosted_partition import HostedPartition, NotVerified, Written
 from penstock.broker.partitions.parked_requests import CommitWait, GradualCommitWait
-from penstock.broker.partitions.partition import HostedPartition, NotVerified, Written
 from penstock.broker.partitions.produce_fast_path import has_transactional
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.guards import Verification
@@ -158,7 +158,7 @@ class _Producing:
         for count, batch in enumerate(self.batches(), 1):  # noqa: B007 - counts
             self._now_ms = services.wall_ms()
             self.append(batch)
-            await slices.give()
+            await slices.give_way()
         self._context.is_large = count > self._context.slicing.elements
         if self.is_unfinished:
             return await self.later()
@@ -207,7 +207,7 @@ class _Producing:
             self._keep_for_verification(batch, error)
         except LargeBatch:
             self._validate_later(batch, hosted)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             if not may_wait or not self._wait_for_leadership(batch, error, verification):
                 self._fail(batch, error)
         else:

@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.broker.handlers.share_requests import (
     MOVED,
     Outcome,
@@ -95,7 +95,7 @@ class ShareReads:
             led = self._read_one(visit, reading, is_last=request.max_wait_ms <= 0)
             if led is not None:
                 waits.append(led)
-            await slices.give()
+            await slices.give_way()
         if not reading.answers and request.max_wait_ms > 0 and self._is_current():
             parked = ParkedFetch(
                 self.key.group_id,
@@ -188,7 +188,7 @@ class ShareReads:
                 and (is_last or led.has_bytes(group_id, request.min_bytes))
             ):
                 self._acquire(led, visit, reading)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             self._fail(partition, reading, error)
             return None
         except Exception:  # noqa: BLE001 - logged; the records of other partitions are locked

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Slices, Steps
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.broker.shares.led_partition import LedPartition
 from penstock.security.acls import AclOperation
 from penstock.shares.events import AckBatch
@@ -92,9 +92,9 @@ async def acknowledge(
             led = led_partition(context, partition)
             answer = led.acknowledge(key.group_id, key.member_id, batches, is_renew)
             begun.append((partition, answer))
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             begun.append((partition, Outcome(code_of(error), _message(error))))
-        await slices.give()
+        await slices.give_way()
     return begun
 
 
@@ -105,7 +105,7 @@ async def outcomes(
     found: dict[SharedPartition, Outcome] = {}
     for partition, answer in begun:
         found[partition] = answer if isinstance(answer, Outcome) else Outcome(await answer)
-        await slices.give()
+        await slices.give_way()
     return found
 
 

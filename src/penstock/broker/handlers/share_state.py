@@ -14,7 +14,7 @@ import logging
 
 from penstock.broker.context import RequestContext
 from penstock.broker.coordinators.share_state_messages import request_of, result_of
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.security.acls import AclOperation
 from penstock.shares.state_requests import StateAnswer
 from penstock.wire.errors import ErrorCode, ProtocolError
@@ -44,15 +44,15 @@ async def _run(request: ShareStateRequest, context: RequestContext) -> ShareStat
                 error,
             )
             answers.append(StateAnswer(ErrorCode.INVALID_REQUEST))
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             answers.append(StateAnswer(code_of(error)))
-        await slices.give()
+        await slices.give_way()
     response = ShareStateResponse()
     for answer in answers:
         try:
             settled = await answer if isinstance(answer, asyncio.Future) else answer
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             settled = StateAnswer(code_of(error))
         response.results.append(result_of(settled))
-        await slices.give()
+        await slices.give_way()
     return response

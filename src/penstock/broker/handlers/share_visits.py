@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from penstock.broker.context import RequestContext
-from penstock.broker.error_codes import EXPECTED
+from penstock.broker.error_codes import EXPECTED_ERRORS
 from penstock.broker.handlers.share_requests import led_partition
 from penstock.shares.priorities import PriorityTurns, level_of, waiting_records
 from penstock.shares.sessions import SharedPartition
@@ -109,5 +109,5 @@ def _count(context: RequestContext, group_id: str, partition: SharedPartition) -
             return 0
         upper = led.upper_offset(group_id)
         return waiting_records(led.partition(group_id), upper, led.now())
-    except EXPECTED:
+    except EXPECTED_ERRORS:
         return 0

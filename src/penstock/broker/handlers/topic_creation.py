@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from penstock.broker.context import RequestContext, Services
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
 from penstock.metadata.model import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from penstock.metadata.topic_ids import new_id
 from penstock.metadata.topics import TopicDefaults, TopicSpec, create_topic
@@ -153,7 +153,7 @@ async def _create(services: Services, spec: TopicSpec) -> None:
             )
         )
         await services.replicas.settled()
-    except EXPECTED as error:
+    except EXPECTED_ERRORS as error:
         if code_of(error) != ErrorCode.TOPIC_ALREADY_EXISTS:
             _log.warning("topic %s could not be created: %s", spec.name, error)
     finally:

@@ -16,7 +16,7 @@ from penstock.broker.cooperative_yield import Slices
 from penstock.broker.metrics.group_lag import GroupLag, Lag
 from penstock.broker.metrics.names import OTHER
 from penstock.broker.metrics.top_topics import TopTopics, Traffic
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.shares.occupancy import GroupOccupancy, OccupancyTable
 from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.shard_state import GroupCounters
@@ -101,7 +101,7 @@ class Gatherer:
         table = OccupancyTable()
         for led in self._services.shares:
             table.add(led)
-            await slices.give()
+            await slices.give_way()
         return table.largest(self._services.config.metrics_groups_max, OTHER)
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Gatherer:
             if partition is not None:
                 _count_replicas(totals, hosted, partition, broker_id)
             if number % _IN_TURN == 0:
-                await slices.give()
+                await slices.give_way()
         totals.offline = len(services.replicas.offline)
         self._counted = counted
         self.top_topics.update(news, services.env.clock.monotonic())
@@ -157,7 +157,7 @@ class Gatherer:
             totals.partitions += len(topic.partitions)
             totals.offline += sum(partition.leader < 0 for partition in topic.partitions)
             if number % _IN_TURN == 0:
-                await slices.give()
+                await slices.give_way()
         return totals
 
     # Groups and transactions
@@ -176,12 +176,12 @@ class Gatherer:
             for share_group in groups.shard.state.share_groups.values():
                 totals.share_groups[share_group.state.value] += 1
                 totals.share_members += len(share_group.members)
-            await slices.give()
+            await slices.give_way()
         totals.counted = services.groups.counted
         for transactions in services.transactions.loaded():
             held = transactions.shard.state.image.transactions
             totals.transactions.update(each.state for each in held.values())
-            await slices.give()
+            await slices.give_way()
         for shares in services.share_coordinator.loaded():
             totals.share_states += shares.shard.states.live_count
         totals.share_counters = services.share_coordinator.counters

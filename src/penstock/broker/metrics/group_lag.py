@@ -61,7 +61,7 @@ class GroupLag:
                             topic_partition[0],
                             hosted.high_watermark - committed.offset,
                         )
-                await slices.give()
+                await slices.give_way()
         if far:
             ends = await self._far.ask({topic_partition for _, topic_partition, _ in far})
             for group, topic_partition, offset in far:

@@ -54,7 +54,7 @@ class Scrapes:
                 self._broker, services, gathered, self._gatherer.top_topics, scraping
             ):
                 parts.append(render(family))
-                await slices.give()
+                await slices.give_way()
             self._took_s = now() - began
         return CONTENT_TYPE, b"".join(parts)
 

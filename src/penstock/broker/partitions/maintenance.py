@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.broker.counters import BrokerCounters
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.metadata.configs import BrokerConfigs, TopicSettings
 from penstock.ports import Env

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from penstock.broker.partitions.partition import HostedPartition, Written
+from penstock.broker.partitions.hosted_partition import HostedPartition, Written
 from penstock.partition.decisions import Begin
 from penstock.partition.guards import Verification
 from penstock.records.batch import BatchHeader, read_header

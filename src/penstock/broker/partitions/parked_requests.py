@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Generic, TypeVar
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.partition.follower import Follower
 from penstock.partition.leadership import Leadership
@@ -191,7 +191,7 @@ class DataWait(Generic[T]):
             if appends:
                 hosted.listen_appends(key, self._on_append)
             else:
-                hosted.listen(key, self._on_commit)
+                hosted.listen_commits(key, self._on_commit)
 
     def _bytes(self, hosted: HostedPartition) -> int:
         if self._appends:
@@ -268,7 +268,7 @@ class DataWait(Generic[T]):
             if self._appends:
                 hosted.unlisten_appends(self._key)
             else:
-                hosted.unlisten(self._key)
+                hosted.unlisten_commits(self._key)
 
 
 def end_with_news_of_roles(wait: DataWait[T], replicas: Replicas) -> Callable[[], None]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.broker.control.cluster_view import ClusterView
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.topic_partition import TopicPartition
 

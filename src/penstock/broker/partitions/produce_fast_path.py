@@ -3,21 +3,22 @@
 Most producers send one batch for one partition per request, again and again: librdkafka never does
 anything else. Such requests of one connection differ only in correlation id, partition and batch.
 All bytes before the partition index are the same. So the first such request takes the regular path:
-it is decoded, checked against what this module assumes, and stored as a lane, which consists of the
-bytes the request began with and the bytes of its answer. Later requests that begin with the same
-bytes are served from the lane. The batch is appended directly from the frame, and the answer is
-assembled from the constant bytes and the new numbers. Nothing refers to the frame afterwards, so
-its buffer can be reused for the next read.
+it is decoded, checked against what this module assumes, and stored as a template, which consists of
+the bytes the request began with and the bytes of its answer. Later requests that begin with the
+same bytes are served from the template. The batch is appended directly from the frame, and the
+answer is assembled from the constant bytes and the new numbers. Nothing refers to the frame
+afterwards, so its buffer can be reused for the next read.
 
 A transactional id is part of the constant bytes. The first batch of a transaction on a partition
 takes the regular path, because the coordinator must be asked. Later batches take the fast path.
 
-A lane keeps the authorizer that allowed its first request. Authorizers are replaced, never changed,
-so the lane is used only as long as this one is in force, and checking that costs one comparison.
+A template keeps the authorizer that allowed its first request. Authorizers are replaced, never
+changed, so the template is used only as long as this one is in force, and checking that costs one
+comparison.
 
-A lane handles only the common case. Everything else (an error, a request of another shape, an old
-version) is left to `handlers/produce.py`. It gets the error of a batch that was refused here, so
-a small batch is not validated again.
+A template handles only the common case. Everything else (an error, a request of another form, an
+old version) is left to `handlers/produce.py`. It gets the error of a batch that was refused here,
+so a small batch is not validated again.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from penstock.broker.access.authorization import Authorization
-from penstock.broker.error_codes import EXPECTED
+from penstock.broker.error_codes import EXPECTED_ERRORS
 from penstock.broker.identity import Identity
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.parked_requests import CommitWait
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.net.outbox import in_memory
 from penstock.net.session import Answer, Part
@@ -42,9 +43,9 @@ from penstock.wire.codec import RequestHeader, encode_response
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 
-LANES_MAX: Final = 64
-"""The limit for one connection, which has one lane per topic and acks. Beyond it all lanes are
-dropped."""
+TEMPLATES_MAX: Final = 64
+"""The limit for one connection, which has one template per topic and acks. Beyond it all templates
+are dropped."""
 FLEXIBLE: Final = 9
 """From this version on, lengths are varints and every struct ends with tagged fields."""
 _AFTER_HEADER: Final = 8
@@ -74,9 +75,9 @@ path. An error if its batch was not appended: the regular path then answers that
 the batch later."""
 
 
-class _Lane(NamedTuple):
+class _Template(NamedTuple):
     authorizer: Authorizer | None
-    """The authorizer that allowed the requests of this lane; None if there is no authorizer."""
+    """The authorizer that allowed the requests of this template; None if there is no authorizer."""
     is_transactional: bool
     """The requests have a transactional id that the client may use."""
     version: int
@@ -91,9 +92,9 @@ class _Lane(NamedTuple):
 
 
 class ProduceFastPath:
-    """The lanes of one connection."""
+    """The templates of one connection."""
 
-    __slots__ = ("_authorization", "_find", "_identity", "_lanes", "_name_at", "_now_ms")
+    __slots__ = ("_authorization", "_find", "_identity", "_name_at", "_now_ms", "_templates")
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class ProduceFastPath:
         self._now_ms = now_ms
         self._authorization = authorization
         self._identity = identity
-        self._lanes: dict[bytes, _Lane] = {}
+        self._templates: dict[bytes, _Template] = {}
         self._name_at = 0
         """The position of the topic's name (of its length byte). It depends only on the lengths of
         client id and transactional id."""
@@ -118,10 +119,10 @@ class ProduceFastPath:
             return None
         # The length byte holds the name's length + 1. The count of partitions follows the name.
         index_at = name_at + frame[name_at] + 1
-        lane = self._lanes.get(frame[_AFTER_HEADER:index_at].tobytes())
-        if lane is None or lane.version != version or len(frame) < index_at + HEADER_SIZE:
+        template = self._templates.get(frame[_AFTER_HEADER:index_at].tobytes())
+        if template is None or template.version != version or len(frame) < index_at + HEADER_SIZE:
             return None
-        if lane.authorizer is not self._authorization.current:
+        if template.authorizer is not self._authorization.current:
             return None  # The ACLs have changed.
         index, one, two, three, four = _partition(frame, index_at)
         # The varint holds the batch's size + 1. It is decoded inline for speed.
@@ -138,43 +139,43 @@ class ProduceFastPath:
         end = start + size
         if end + _TAGS_BYTES != len(frame) or frame[end] | frame[end + 1] | frame[end + 2]:
             return None
-        if lane.authorizer is not None and (
+        if template.authorizer is not None and (
             self._authorization.is_fenced()
-            or (not lane.is_transactional and frame[start + _ATTRIBUTES_AT] & _TRANSACTIONAL)
+            or (not template.is_transactional and frame[start + _ATTRIBUTES_AT] & _TRANSACTIONAL)
         ):
             return None
-        hosted = self._find(lane.topic, index)
+        hosted = self._find(template.topic, index)
         if hosted is None:
             return None
         try:
             base_offset, end_offset, append_time_ms = hosted.append(
-                frame[start:end], self._now_ms(), acks_all=lane.acks == _ALL
+                frame[start:end], self._now_ms(), acks_all=template.acks == _ALL
             )
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             return error
         # The log's property would cost a call.
         machine, log_start = hosted.machine, hosted.log.state.log_start_offset
-        answer = lane.pack(
-            lane.length,
+        answer = template.pack(
+            template.length,
             correlation_id,
-            lane.middle,
+            template.middle,
             index,
             0,
             base_offset,
             append_time_ms,
             log_start,
-            lane.rest,
+            template.rest,
         )
-        if lane.acks != _ALL:
+        if template.acks != _ALL:
             if not (machine.counts_synced and machine.waits_for_own_flush(end_offset)):
                 return (answer,)
         elif machine.high_watermark >= end_offset:
             return (answer,)
-        return self._wait(lane, index, correlation_id, answer, hosted, end_offset)
+        return self._wait(template, index, correlation_id, answer, hosted, end_offset)
 
     @staticmethod
     def _wait(
-        lane: _Lane,
+        template: _Template,
         index: int,
         correlation_id: int,
         answer: bytes,
@@ -188,16 +189,16 @@ class ProduceFastPath:
             failed = ProduceResponse.Partition(
                 index=index, error_code=code, base_offset=-1, error_message=code.message
             )
-            topic = ProduceResponse.Topic(name=lane.topic, partition_responses=[failed])
-            return encode_response(ProduceResponse([topic]), lane.version, correlation_id)
+            topic = ProduceResponse.Topic(name=template.topic, partition_responses=[failed])
+            return encode_response(ProduceResponse([topic]), template.version, correlation_id)
 
         return CommitWait(
-            [(hosted, end_offset)], lane.timeout_s, finish, own_disk=lane.acks != _ALL
+            [(hosted, end_offset)], template.timeout_s, finish, own_disk=template.acks != _ALL
         ).future
 
     def learn(self, frame: memoryview, header: RequestHeader, request: ProduceRequest) -> None:
-        """Stores a lane for a request that took the regular path, if later ones can be served from
-        it."""
+        """Stores a template for a request that took the regular path, if later ones can be served
+        from it."""
         if header.api_version < FLEXIBLE or request.acks not in (1, _ALL):
             return
         transactional_bytes = len((request.transactional_id or "").encode())
@@ -238,10 +239,10 @@ class ProduceFastPath:
         if outcome_at < 0:
             return
         rest = answer[outcome_at + len(_OUTCOME_OF_SAMPLE) :]
-        if len(self._lanes) >= LANES_MAX or self._name_at != name_at:
-            self._lanes.clear()
+        if len(self._templates) >= TEMPLATES_MAX or self._name_at != name_at:
+            self._templates.clear()
         self._name_at = name_at
-        self._lanes[bytes(frame[_AFTER_HEADER:index_at])] = _Lane(
+        self._templates[bytes(frame[_AFTER_HEADER:index_at])] = _Template(
             self._authorization.current,
             request.transactional_id is not None,
             header.api_version,
@@ -269,7 +270,7 @@ class ProduceFastPath:
 def throttled(
     answer: tuple[bytes] | asyncio.Future[Sequence[Part] | None], throttle_ms: int
 ) -> Answer:
-    """Returns the answer of a lane, or a future of it, with this throttle time."""
+    """Returns the answer of a template, or a future of it, with this throttle time."""
     if not throttle_ms:
         return answer
     if not isinstance(answer, asyncio.Future):

@@ -23,7 +23,7 @@ from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.cooperative_yield import Slices, slices_of
 from penstock.broker.counters import BrokerCounters, TimedExecutor
 from penstock.broker.partitions.deleted_logs import DeletedLogs
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.replication_throttle import ReplicationThrottle
 from penstock.broker.partitions.role_changes import RoleChanges
 from penstock.broker.partitions.topic_rules import log_config
@@ -105,7 +105,7 @@ class Replicas:
         for hosted in self:
             if holds(hosted):
                 found.append(hosted)
-            await slices.give()
+            await slices.give_way()
         return found
 
     def __len__(self) -> int:
@@ -151,7 +151,7 @@ class Replicas:
             if hosted.log.failure is not None and (
                 hosted.machine.is_beginning or (hosted.leadership or hosted.follower) is not None
             ):
-                self._rest(hosted, ErrorCode.KAFKA_STORAGE_ERROR)
+                self._resign(hosted, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def note_offline(self) -> None:
         """Some logs were taken offline: gives up the roles of their partitions, and notifies the
@@ -255,7 +255,7 @@ class Replicas:
         for topic in topics.values():
             await self._drop_moved(topic, slices)
             await self._reopen_failed(topic)
-            await slices.give()
+            await slices.give_way()
         wanted = [
             (topic, index)
             for topic in topics.values()
@@ -274,7 +274,7 @@ class Replicas:
                     # Decided with the registration and the epochs of this moment: a broker that has
                     # resigned in the meantime gets no role.
                     self._take_role(hosted, partition, configs)
-                await slices.give()
+                await slices.give_way()
 
     async def _host(self, wanted: list[tuple[Topic, int]]) -> None:
         """Finds or creates logs, on a few threads in parallel so that the disk can sync them
@@ -363,7 +363,7 @@ class Replicas:
             hosted.resign()
         self.role_changes.tell(hosted, *before)
 
-    def _rest(self, hosted: HostedPartition, code: ErrorCode) -> None:
+    def _resign(self, hosted: HostedPartition, code: ErrorCode) -> None:
         before = hosted.leadership, hosted.follower
         hosted.resign(code)
         self.role_changes.tell(hosted, *before)
@@ -443,7 +443,7 @@ class Replicas:
         if self.broker_epoch < 0:
             return
         for index, partition in enumerate(topic.partitions):
-            await slices.give()
+            await slices.give_way()
             log = self._directory.get(topic.name, index)
             if self._broker_id not in partition.replicas:
                 self._unopened.pop(TopicPartition(topic.name, index), None)
@@ -476,7 +476,7 @@ class Replicas:
 
     def _drop(self, hosted: HostedPartition, code: ErrorCode) -> None:
         del self._hosted[hosted.topic, hosted.index]
-        self._rest(hosted, code)
+        self._resign(hosted, code)
         self._by_directory.pop(hosted.log.directory, None)
 
     def _on_flushed(self, log: Log) -> None:
@@ -497,4 +497,4 @@ class Replicas:
         """
         self.broker_epoch = -1
         for hosted in self:
-            self._rest(hosted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._resign(hosted, ErrorCode.NOT_LEADER_OR_FOLLOWER)

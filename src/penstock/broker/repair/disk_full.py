@@ -17,7 +17,7 @@ import logging
 from typing import Final
 
 from penstock.broker.control.controller import ControllerRuntime
-from penstock.broker.error_codes import EXPECTED
+from penstock.broker.error_codes import EXPECTED_ERRORS
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.replication.replica_fetcher import ReplicaFetchers
 from penstock.ports import Env
@@ -77,7 +77,7 @@ class DiskFullGuard:
             self._fetchers.pause()
             try:
                 await self._controller.hand_over()
-            except EXPECTED as error:
+            except EXPECTED_ERRORS as error:
                 _log.warning("could not hand over leadership, retrying: %r", error)
             await clock.sleep(LOOK_S)
             if clock.monotonic() >= probe_at:

@@ -34,7 +34,7 @@ from typing import Final
 
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.controller import ControllerRuntime
-from penstock.broker.error_codes import EXPECTED
+from penstock.broker.error_codes import EXPECTED_ERRORS
 from penstock.broker.partitions.replicas import Replicas
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
@@ -134,7 +134,7 @@ class FailedLogs:
             self._is_noted_empty = is_noted and not self._failed
             try:
                 await self._withdraw()
-            except EXPECTED as error:
+            except EXPECTED_ERRORS as error:
                 _log.warning("could not withdraw failed logs from their ISRs, retrying: %r", error)
             if is_noted:
                 self._reopen()

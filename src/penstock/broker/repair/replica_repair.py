@@ -23,8 +23,8 @@ from typing import Final
 
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.controller import ControllerRuntime
-from penstock.broker.error_codes import EXPECTED
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.error_codes import EXPECTED_ERRORS
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.replication.follower_shell import is_damaged
 from penstock.broker.replication.replica_fetcher import ReplicaFetchers
@@ -71,7 +71,7 @@ class ReplicaRepair:
                 for hosted in damaged:
                     await self._cut(hosted)
                 await self._withdraw([each for each in damaged if is_damaged(each.log)])
-            except EXPECTED as error:
+            except EXPECTED_ERRORS as error:
                 _log.warning("could not repair damaged logs, retrying: %r", error)
 
     # Withdrawal

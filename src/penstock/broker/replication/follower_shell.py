@@ -2,7 +2,7 @@
 
 Appends are written at once. An effect that truncates the log (`Truncate`, `StartAt`,
 `AdvanceLogStart`) must not run during a flush, so it may have to wait. `carry_out` does what can be
-done now and returns the rest, and `operate` does the rest once it has exclusive access to the log.
+done now and returns the rest, and `change_log` does the rest once it has exclusive access to the log.
 By then the partition may have another role. Then the remaining effects are dropped: a broker that
 has become the leader must not truncate its log for an earlier leader. Truncation itself is short (a
 few small synced writes and renames) and runs on the event loop, which owns the log's state.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.partition.follower import (
     AdvanceHighWatermark,
     AdvanceLogStart,
@@ -139,7 +139,7 @@ class FollowerShell:
             self.hosted.on_replicated()
         return ()
 
-    async def operate(self, effects: Sequence[Effect], records: Buffer) -> Sequence[Effect]:
+    async def change_log(self, effects: Sequence[Effect], records: Buffer) -> Sequence[Effect]:
         """Carries out the effects that `carry_out` returned. Returns new effects that result from
         a failure, such as a retry."""
         rest = effects

@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.controller import ControllerRuntime
 from penstock.broker.cooperative_yield import slices_of
-from penstock.broker.error_codes import EXPECTED
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.error_codes import EXPECTED_ERRORS
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.decisions import Decision
@@ -111,7 +111,7 @@ class IsrProposals:
             proposal = None if term is None else term.propose(self._replicas.monotonic_ms())
             if term is not None and proposal is not None:
                 proposed.append(_Proposed(hosted, term, proposal))
-            await slices.give()
+            await slices.give_way()
         return proposed
 
     async def _propose(self, portion: Sequence[_Proposed]) -> None:
@@ -135,7 +135,7 @@ class IsrProposals:
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 answers = await self._controller.decide(make)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             _log.warning(
                 "could not update the ISRs of %d partitions, retrying: %s", len(portion), error
             )

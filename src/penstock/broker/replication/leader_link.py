@@ -1,7 +1,7 @@
 """Fetches from one leader, for all partitions that this broker follows there.
 
-A link has two lanes, each with its own connection. The main lane keeps a fetch session and waits
-long for data. The express lane fetches what becomes ready while the main lane's request is out
+A link has two connections. The main connection keeps a fetch session and waits long for data. The
+express connection fetches what becomes ready while the main connection's request is out
 (`replica_fetcher` says why). A partition of the link is in one of these states:
 
     ready      can be fetched now, in this order
@@ -9,7 +9,7 @@ long for data. The express lane fetches what becomes ready while the main lane's
     neither    is being fetched or truncated, or waits for a timer or for new metadata
 
 When a partition leaves `ready` and `flushing`, some event brings it back: an answer, the end of a
-truncation, a flush, a timer or a new role. A lane never waits for a single partition.
+truncation, a flush, a timer or a new role. A connection never waits for a single partition.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S: Final = 5.0
 """How long an attempt to connect to the leader may take."""
 EXPRESS_WAIT_MS: Final = 20
-"""How long a leader holds a request of the express lane if there is no data."""
+"""How long a leader holds a request of the express connection if there is no data."""
 GATHER_S: Final = 0.01
-"""How long a lane waits for the flushes that its last response has caused."""
+"""How long a connection waits for the flushes that its last response has caused."""
 MERGE_S: Final = 5.0
-"""How often a busy main lane waits for the express lane's request to return, to take over its
-partitions. Rarely, because a partition that becomes ready during that wait is delayed by up to
-EXPRESS_WAIT_MS."""
+"""How often a busy main connection waits for the express connection's request to return, to take
+over its partitions. Rarely, because a partition that becomes ready during that wait is delayed by
+up to EXPRESS_WAIT_MS."""
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_MAX_S: Final = 1.0
 _RESPONSE_SLACK_BYTES: Final = 128 << 20
@@ -70,34 +70,38 @@ class LinkParts:
     configs: Callable[[], BrokerConfigs]
     throttle: ReplicationThrottle
     connector: PeerConnector
-    operate: Callable[[LinkedPartition, Sequence[Effect], Buffer], None]
+    change_log: Callable[[LinkedPartition, Sequence[Effect], Buffer], None]
 
     def monotonic_ms(self) -> int:
         return int(self.env.clock.monotonic() * 1000)
 
 
 class LeaderLink:
-    """The partitions that are fetched from one leader, and the two lanes that fetch them."""
+    """The partitions that are fetched from one leader, and the two connections that fetch them."""
 
     def __init__(self, leader: int, parts: LinkParts) -> None:
         self.leader = leader
         self.parts = parts
         self.out: dict[bool, bool] = {False: False, True: False}
-        """Whether the main lane (False) and the express lane (True) wait for a response."""
+        """Whether the main connection (False) and the express connection (True) wait for a
+        response."""
         self.flushing: dict[TopicPartition, LinkedPartition] = {}
         self.ready: dict[TopicPartition, LinkedPartition] = {}
         self._linked: dict[TopicPartition, LinkedPartition] = {}
-        self._lanes = (_Lane(self, is_express=False), _Lane(self, is_express=True))
+        self._connections = (
+            _FetchConnection(self, is_express=False),
+            _FetchConnection(self, is_express=True),
+        )
 
     async def run(self) -> None:
         """Fetches until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for lane in self._lanes:
-                    tasks.create_task(lane.run())
+                for connection in self._connections:
+                    tasks.create_task(connection.run())
         finally:
-            for lane in self._lanes:
-                lane.close("this broker no longer fetches from it")
+            for connection in self._connections:
+                connection.close("this broker no longer fetches from it")
 
     # Partitions
 
@@ -117,8 +121,8 @@ class LeaderLink:
         for held in (self._linked, self.ready, self.flushing):
             held.pop(key, None)
         linked.shell.hosted.unlisten_flushed(_FLUSH_KEY)
-        for lane in self._lanes:
-            lane.session.drop_linked(linked)
+        for connection in self._connections:
+            connection.session.drop_linked(linked)
         if linked.timer is not None:
             linked.timer.cancel()
         self.wake()
@@ -128,8 +132,8 @@ class LeaderLink:
 
         As long as it is in the leader's session and nothing is written, the leader would count this
         replica as in sync."""
-        for lane in self._lanes:
-            lane.pause(linked)
+        for connection in self._connections:
+            connection.pause(linked)
 
     def offer(self, linked: LinkedPartition) -> None:
         """Makes the partition ready to be fetched, once all its records are written, and with
@@ -207,16 +211,16 @@ class LeaderLink:
 
     def on_broker(self) -> None:
         """The leader has registered, left or registered with another address or epoch."""
-        for lane in self._lanes:
-            lane.on_broker()
+        for connection in self._connections:
+            connection.on_broker()
         self.wake()
 
     def wake(self) -> None:
-        for lane in self._lanes:
-            lane.woken.set()
+        for connection in self._connections:
+            connection.woken.set()
 
 
-class _Lane:
+class _FetchConnection:
     """One connection to the leader, and the loop that sends fetches over it."""
 
     def __init__(self, link: LeaderLink, *, is_express: bool) -> None:
@@ -254,7 +258,8 @@ class _Lane:
         return bool(self._link.ready) or len(self.session) > 0
 
     async def _until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Waits until `holds()` is true or the timeout expires. Checks when the lane is woken."""
+        """Waits until `holds()` is true or the timeout expires. Checks when the connection is
+        woken."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not holds():
@@ -266,8 +271,8 @@ class _Lane:
     async def _gather(self) -> None:
         """Waits a little for partitions whose records are being synced.
 
-        The main lane also waits for the express lane's request from time to time. Otherwise it
-        would never take over the partitions of the express lane."""
+        The main connection also waits for the express connection's request from time to time.
+        Otherwise it would never take over the partitions of the express connection."""
         link, now = self._link, self._parts.env.clock.monotonic()
         left_s = self._answered_at + GATHER_S - now
         if left_s > 0 and link.flushing:
@@ -296,12 +301,12 @@ class _Lane:
                 response_bytes_max=limit + _RESPONSE_SLACK_BYTES,
             )
         except PeerLost as lost:
-            await self._rest(str(lost))
+            await self._back_off(str(lost))
             return None
         self._failures = 0
         return self._peer
 
-    async def _rest(self, reason: str) -> None:
+    async def _back_off(self, reason: str) -> None:
         """Waits after a failure, longer after each one, but not beyond a change of the broker's
         registration."""
         self._failures += 1
@@ -341,7 +346,7 @@ class _Lane:
         except PeerLost as lost:
             for each in self.session.take_all():
                 self._conclude(each.linked, each.linked.shell.on_lost(each.fetch), b"")
-            await self._rest(str(lost))
+            await self._back_off(str(lost))
             return
         finally:
             link.out[self._is_express] = False
@@ -404,7 +409,7 @@ class _Lane:
         if rest and isinstance(rest[0], RetryAt | Halt):
             self._link.settle(linked, rest)
         elif rest:
-            self._parts.operate(linked, rest, records)
+            self._parts.change_log(linked, rest, records)
         else:
             self._link.settle(linked, effects)
 

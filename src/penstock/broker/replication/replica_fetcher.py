@@ -4,15 +4,15 @@ This module assigns partitions to links. A link (`leader_link`) sends the reques
 answers. It asks for all its partitions in one request, again and again. If there is nothing new,
 the leader holds the request for a while, and no partition should have to wait for that. So
 partitions that become ready in the meantime (their records were flushed, they were just assigned to
-this broker, or their backoff has ended) go through a second connection, the express lane. The
-leader holds express requests only briefly. When the main lane's request is answered, the main lane
-takes all partitions again. As a result, `acks=all` costs only round trips in addition to the
-flushes.
+this broker, or their backoff has ended) go through a second connection, the express connection. The
+leader holds express requests only briefly. When the main connection's request is answered, the main
+connection takes all partitions again. As a result, `acks=all` costs only round trips in addition to
+the flushes.
 
 With `durability=fsync` a follower may ask for more only when the records it has are on disk. After
-each answer the lane waits a little for the flushes that the answer caused, so that the next request
-covers all partitions. A flush that takes longer delays no other partition: its own goes through the
-express lane.
+each answer the connection waits a little for the flushes that the answer caused, so that the next
+request covers all partitions. A flush that takes longer delays no other partition: its own goes
+through the express connection.
 
 Fairness: an answer is limited in bytes and filled in the order of the request. So partitions that
 got nothing move to the front of the next request.
@@ -28,7 +28,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from penstock.broker.control.cluster_view import ClusterView
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.partitions.replication_throttle import ReplicationThrottle
 from penstock.broker.peers.connector import PeerConnector
@@ -71,7 +71,7 @@ class ReplicaFetchers:
             configs=configs,
             throttle=ReplicationThrottle(broker_id),
             connector=connector,
-            operate=self._operate,
+            change_log=self._change_log,
         )
         replicas.role_changes.on_any(self._on_role)
         cluster.listen(self._on_change)
@@ -141,16 +141,18 @@ class ReplicaFetchers:
             if held is not None:
                 held[0].on_broker()
 
-    def _operate(self, linked: LinkedPartition, effects: Sequence[Effect], records: Buffer) -> None:
+    def _change_log(
+        self, linked: LinkedPartition, effects: Sequence[Effect], records: Buffer
+    ) -> None:
         """Truncates a log once no flush uses it. The link continues with its other partitions."""
         if self._tasks is not None:
-            self._tasks.create_task(self._operate_now(linked, effects, records))
+            self._tasks.create_task(self._change_log_now(linked, effects, records))
 
-    async def _operate_now(
+    async def _change_log_now(
         self, linked: LinkedPartition, effects: Sequence[Effect], records: Buffer
     ) -> None:
         try:
-            more = await linked.shell.operate(effects, records)
+            more = await linked.shell.change_log(effects, records)
         except Exception:  # noqa: BLE001 - an error in one partition must not end all replication
             _log.exception(
                 "%s: this replica stopped fetching after an unexpected error: restart the broker, "

@@ -1,10 +1,11 @@
 """Builds the requests that followers send to leaders, and reads the answers.
 
-The main lane keeps a fetch session with its leader (KIP-227). A request names a partition only when
-its fetch position is new. The partition then stays pending until the leader has news about it. So a
-round costs in proportion to what has changed, not to the number of partitions. The leader's session
-must match what is pending here: a partition that was answered is named again, or removed from the
-session, in the next request. Otherwise the leader would go on counting it at its old fetch offset.
+The main connection keeps a fetch session with its leader (KIP-227). A request names a partition
+only when its fetch position is new. The partition then stays pending until the leader has news
+about it. So a round costs in proportion to what has changed, not to the number of partitions. The
+leader's session must match what is pending here: a partition that was answered is named again, or
+removed from the session, in the next request. Otherwise the leader would go on counting it at its
+old fetch offset.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Asked(NamedTuple):
 
 
 class FetchSession:
-    """The fetches of one lane that are pending: sent, or to be sent, and not answered yet."""
+    """The fetches of one connection that are pending: sent, or to be sent, and not answered yet."""
 
     def __init__(self, *, is_kept: bool) -> None:
         self._is_kept = is_kept

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from penstock.broker.error_codes import EXPECTED
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.error_codes import EXPECTED_ERRORS
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.shares.ack_answers import ShareCounters
 from penstock.broker.shares.far_schedules import FarSchedules
 from penstock.broker.shares.length_limits import QueueLength
@@ -100,7 +100,7 @@ class AcquiredReads:
         return hosted.last_stable_offset if settings.read_committed else hosted.high_watermark
 
     def acquire(self, group_id: str, wanted: Wanted) -> Given | None:
-        """Returns records for a member. Raises one of `EXPECTED` if they cannot be read."""
+        """Returns records for a member. Raises one of `EXPECTED_ERRORS` if they cannot be read."""
         partition = self._shares.partition(group_id)
         self._schedules.on_fetch(group_id, partition)
         if group_id in self._window_is_next:
@@ -109,7 +109,7 @@ class AcquiredReads:
             return given or self._acquire_promoted(group_id, wanted)
         try:
             given = self._acquire_promoted(group_id, wanted)
-        except EXPECTED:
+        except EXPECTED_ERRORS:
             self._window_is_next.add(group_id)
             raise
         if given is not None:
@@ -207,7 +207,7 @@ class AcquiredReads:
             limits = ReadLimits(upper, _EVERYTHING, size, settings.read_committed)
             try:
                 batches = read_batches(self._hosted, offset, limits)
-            except EXPECTED:
+            except EXPECTED_ERRORS:
                 if not ranges:
                     raise
                 break

@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.broker.error_codes import EXPECTED
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.error_codes import EXPECTED_ERRORS
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.shares.letter_sender import WRITTEN, LetterSender
 from penstock.ports import Env
 from penstock.records.batch import read_header
@@ -146,7 +146,7 @@ class DeadLetters:
                         if built is None or built.order is not order:
                             built = await self._build(group_id, order, settings)
                         event = await self._write(group_id, built, settings)
-                except EXPECTED as error:
+                except EXPECTED_ERRORS as error:
                     await self._on_failure(group_id, settings, error, trouble)
                     continue
                 if trouble.logged_at is not None:

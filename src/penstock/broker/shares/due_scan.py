@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.large_batches import LargeBatches
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.schedules.bucket_index import DIRECTORY, BucketDueIndex
 from penstock.broker.shares.log_reads import READ_BYTES_MAX, ReadBatch, ReadLimits, read_batches
 from penstock.broker.shares.record_scans import SCAN_TIMEOUT_S, first_to_read
@@ -117,7 +117,7 @@ class DueScan:
     async def cover(self, cursors: Iterable[ScheduleCursor], judged: Judged, end: int) -> None:
         """Makes the index contain what these cursors need, up to an offset of the log.
 
-        Raises `OSError`, or one of `EXPECTED`. It may be called again.
+        Raises `OSError`, or one of `EXPECTED_ERRORS`. It may be called again.
         """
         cursors = list(cursors)
         log_start = self._hosted.log.log_start_offset

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from penstock.broker.coordinators.shard_timers import ShardTimers
-from penstock.broker.error_codes import EXPECTED
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.error_codes import EXPECTED_ERRORS
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.schedules.bucket_index import DamagedIndex
 from penstock.broker.shares.due_scan import DueScan
 from penstock.coordination.effects import Now
@@ -179,7 +179,7 @@ class FarSchedules:
         except DamagedIndex as error:
             await self._close_scans()
             self._pause(error)
-        except (OSError, *EXPECTED) as error:
+        except (OSError, *EXPECTED_ERRORS) as error:
             self._pause(error)
         finally:
             self._is_running = False

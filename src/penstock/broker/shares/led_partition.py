@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from penstock.broker.coordinators.shard_timers import ShardTimers, ticks_ms
-from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.large_batches import LargeBatches
 from penstock.broker.partitions.parked_requests import next_key
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.shares.ack_answers import AckAnswers, ShareCounters
 from penstock.broker.shares.acquired_reads import AcquiredReads, Given, Wanted
 from penstock.broker.shares.dead_letters import DeadLetters
@@ -230,7 +230,7 @@ class LedPartition:
         settings = self._around.settings_of(group_id)
         try:
             image = await self._image(group_id, settings)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             self._around.counters.loads_failed += 1
             failure = error if isinstance(error, KafkaError) else KafkaError(code_of(error))
             self._load_errors[group_id] = failure
@@ -274,7 +274,7 @@ class LedPartition:
     # Requests
 
     def acquire(self, group_id: str, wanted: Wanted) -> Given | None:
-        """Returns records for a member. Raises one of `EXPECTED` if they cannot be read."""
+        """Returns records for a member. Raises one of `EXPECTED_ERRORS` if they cannot be read."""
         self._follow_log_start()
         return self._reads.acquire(group_id, wanted)
 
@@ -323,7 +323,7 @@ class LedPartition:
     def wait(self, group_id: str, waiting: Waiting) -> None:
         """Attempts the fetch again whenever something may be acquired, until `end_wait`."""
         if not self._waiting:
-            self.hosted.listen(self._key, self._on_commit)
+            self.hosted.listen_commits(self._key, self._on_commit)
         self._waiting.setdefault(group_id, {})[waiting] = None
         self._wake(group_id)  # Something may have become available since its last attempt.
 
@@ -334,7 +334,7 @@ class LedPartition:
             if not of_group:
                 del self._waiting[group_id]
                 if not self._waiting:
-                    self.hosted.unlisten(self._key)
+                    self.hosted.unlisten_commits(self._key)
 
     def _on_commit(self, _: HostedPartition) -> None:
         for group_id in self._waiting:
@@ -399,7 +399,7 @@ class LedPartition:
         self._letters.close()
         self._length.close()
         self.schedules.close()
-        self.hosted.unlisten(self._key)
+        self.hosted.unlisten_commits(self._key)
         for group_id in self._shares.live_groups:
             self._shares.drop(group_id)
         self._answers.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -466,7 +466,7 @@ class LedPartition:
         try:
             state = self._around.state()
             await state.write(self.id_of(store.group_id), self.term.epoch, store.delta)
-        except EXPECTED as failure:
+        except EXPECTED_ERRORS as failure:
             self._around.counters.writes_failed += 1
             error = code_of(failure)
         if self.is_closed:

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.broker.error_codes import EXPECTED
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.error_codes import EXPECTED_ERRORS
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.metadata.queue_configs import DROP_OLDEST, REFUSE
 from penstock.partition.batch_rules import BatchRefused
 from penstock.ports import Clock
@@ -104,7 +104,7 @@ async def until_changed(
         await clock.sleep(LOOK_UP_S)
         try:
             summary = await state().summary(share_partition)
-        except EXPECTED:
+        except EXPECTED_ERRORS:
             continue
         if summary is None or summary.state_epoch != state_epoch:
             return

@@ -20,8 +20,8 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from penstock.broker.control.cluster_view import ClusterView
-from penstock.broker.error_codes import EXPECTED
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.error_codes import EXPECTED_ERRORS
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.shares.led_partition import LedPartition
 from penstock.broker.shares.share_leader import ShareLeader
@@ -117,7 +117,7 @@ class LetterRecovery:
             if summary.start_offset >= hosted.log.end_offset and not summary.promoted:
                 return True
             led = self._shares.lead(hosted)
-        except EXPECTED:
+        except EXPECTED_ERRORS:
             return False
         if group_id in led.groups:
             return True

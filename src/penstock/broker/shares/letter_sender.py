@@ -21,8 +21,8 @@ from typing import Any, Final
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.controller import ControllerRuntime
 from penstock.broker.coordinators.producer_ids import ProducerIds
-from penstock.broker.error_codes import EXPECTED, code_of
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.error_codes import EXPECTED_ERRORS, code_of
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.peers.connection import Peer, PeerLost
 from penstock.broker.peers.connector import PeerConnector
@@ -167,8 +167,9 @@ class LetterSender:
         """Appends batches in order, and waits until they are committed. Stops at the first batch
         that is not in `WRITTEN`: those after it are not appended.
 
-        Returns an error code for each batch that was tried. Raises one of `EXPECTED` if it is
-        unknown what happened. With `topic_id`, nothing is sent to another topic of the same name.
+        Returns an error code for each batch that was tried. Raises one of `EXPECTED_ERRORS` if it
+        is unknown what happened. With `topic_id`, nothing is sent to another topic of the same
+        name.
         """
         partition = self._cluster.image.partition(*where)
         if partition is None or partition.leader < 0:
@@ -197,7 +198,7 @@ class LetterSender:
         for batch in batches:
             try:
                 end_offset = max(end_offset, await self._append_one(hosted, batch))
-            except EXPECTED as error:
+            except EXPECTED_ERRORS as error:
                 codes.append(code_of(error))
                 if codes[-1] not in WRITTEN:
                     break

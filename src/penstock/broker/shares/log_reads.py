@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.partition.transactions import AbortedEntry
 from penstock.records.batch import BatchHeader, read_header
 from penstock.shares.events import AcquiredRange, BatchKind, LogBatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.shares.led_partition import LedPartition
 from penstock.shares.share_partition import SharePartition
 from penstock.shares.states import RecordState

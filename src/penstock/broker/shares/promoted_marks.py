@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from penstock.broker.error_codes import EXPECTED
+from penstock.broker.error_codes import EXPECTED_ERRORS
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.large_batches import LargeBatches
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.shares.log_reads import READ_BYTES_MAX, ReadBatch, ReadLimits, read_batches
 from penstock.broker.shares.record_scans import SCAN_TIMEOUT_S, ScanCounters
 from penstock.shares.record_marks import Mark, MarkReader, MarkRules
@@ -69,7 +69,7 @@ class PromotedMarks:
     def of(self, group_id: str, partition: SharePartition) -> Mapping[int, Mark]:
         """Returns what is known. Begins to read the rest.
 
-        Raises one of `EXPECTED` if that failed.
+        Raises one of `EXPECTED_ERRORS` if that failed.
         """
         known = self._known.get(group_id)
         if known is None or known.partition is not partition:
@@ -87,7 +87,7 @@ class PromotedMarks:
             while self._known.get(group_id) is known and (unknown := known.unknown()):
                 await self._step(known, unknown)
                 self._on_read(group_id)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             self._counters.failed += 1
             known.failure = error
         finally:

@@ -16,9 +16,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from penstock.broker.error_codes import EXPECTED
+from penstock.broker.error_codes import EXPECTED_ERRORS
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.large_batches import LargeBatches
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.shares.log_reads import READ_BYTES_MAX, ReadBatch, ReadLimits, read_batches
 from penstock.broker.shares.start_offsets import first_since
 from penstock.metadata.configs import TopicSettings
@@ -108,7 +108,7 @@ class RecordScans:
         These are the parts from an offset on, as many as one attempt may visit: the records of one
         batch may all have times of their own.
 
-        Raises one of `EXPECTED` if they could not be read.
+        Raises one of `EXPECTED_ERRORS` if they could not be read.
         """
         rules = rules_of(self._hosted.settings)
         rules = rules.with_schedule(partition.schedule, partition.start_offset)
@@ -172,7 +172,7 @@ class RecordScans:
                 )
             while scan.table.position <= last and self._scans.get(group_id) is scan:
                 await self._step(scan, scan.table, limits)
-        except EXPECTED as error:
+        except EXPECTED_ERRORS as error:
             self._counters.failed += 1
             scan.failure = error
         finally:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final
 
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.partitions.large_batches import LargeBatches
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.shares.ack_answers import ShareCounters
 from penstock.broker.shares.far_schedules import FarCounters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.partition.leadership import Leadership
 from penstock.ports import Env
 from penstock.shares.offset_reset import OffsetReset, ResetKind

@@ -63,8 +63,8 @@ def _fast_path_keeps(patches: ExitStack) -> None:
         self: ProduceFastPath, frame: memoryview, version: int, correlation_id: int
     ) -> Any:
         current = self._authorization.current
-        for key, lane in self._lanes.items():
-            self._lanes[key] = lane._replace(authorizer=current)
+        for key, template in self._templates.items():
+            self._templates[key] = template._replace(authorizer=current)
         return serve(self, frame, version, correlation_id)
 
     patch(patches, ProduceFastPath, "serve", trusting)
@@ -75,8 +75,8 @@ def _checks_once(patches: ExitStack) -> None:
     """A fetch checks the rights of its sender when it arrives, not each time it reads."""
     read_rights = fetch_sender.read_rights
 
-    def once(context: Any, replica: Any) -> MayRead | None:
-        may_read = read_rights(context, replica)
+    def once(context: Any, follower: Any) -> MayRead | None:
+        may_read = read_rights(context, follower)
         return None if may_read is None else _remembering(may_read)
 
     patch(patches, fetch, "read_rights", once)

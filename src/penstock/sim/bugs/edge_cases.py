@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from penstock.broker.control.membership import Membership
 from penstock.broker.dispatch import BrokerSession
-from penstock.broker.partitions import partition as hosted_module
+from penstock.broker.partitions import hosted_partition as hosted_module
 from penstock.broker.partitions import replicas as replicas_module
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.partitions.topic_rules import follower_rules
@@ -130,7 +130,12 @@ def _ends_on_a_full_store(patches: ExitStack) -> None:
 
     async def fragile(self: IsrProposals, portion: Any) -> None:
         with ExitStack() as narrowed:
-            patch(narrowed, isr_proposals, "EXPECTED", (KafkaError, TimeoutError, StoreUnreachable))
+            patch(
+                narrowed,
+                isr_proposals,
+                "EXPECTED_ERRORS",
+                (KafkaError, TimeoutError, StoreUnreachable),
+            )
             await propose(self, portion)
 
     patch(patches, IsrProposals, "_propose", fragile)

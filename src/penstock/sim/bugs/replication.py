@@ -18,8 +18,8 @@ from typing import Any, Final
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.commits import Commits
 from penstock.broker.handlers import fetch_reads
-from penstock.broker.partitions import partition as hosted_module
-from penstock.broker.partitions.partition import HostedPartition, Written
+from penstock.broker.partitions import hosted_partition as hosted_module
+from penstock.broker.partitions.hosted_partition import HostedPartition, Written
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.replication import isr_proposals
 from penstock.groups import offsets as group_offsets
@@ -85,13 +85,13 @@ def planted(name: str) -> Iterator[None]:
 @_bug("watermark-over-committed-isr")
 def _committed_set_only(patches: ExitStack) -> None:
     """The high watermark does not wait for replicas that are proposed to join the ISR."""
-    settle = Leadership._settle
+    settle = Leadership._recompute_maximal_set
 
     def lax(self: Leadership) -> None:
         settle(self)
         self._maximal = self.isr
 
-    patch(patches, Leadership, "_settle", lax)
+    patch(patches, Leadership, "_recompute_maximal_set", lax)
 
 
 @_bug("ack-below-min-isr")
@@ -303,13 +303,13 @@ def _never_diverges(patches: ExitStack) -> None:
 def _reads_to_the_end(patches: ExitStack) -> None:
     """Consumers receive records that are not committed yet."""
     fetch_class = fetch_reads.FetchReads
-    upper = fetch_class._upper_for_consumer
+    upper = fetch_class._limit_for_consumer
 
     def greedy(self: Any, each: Any, hosted: HostedPartition, answer: Any) -> int:
         found = upper(self, each, hosted, answer)
         return max(found, hosted.log.end_offset) if found == answer.high_watermark else found
 
-    patch(patches, fetch_class, "_upper_for_consumer", greedy)
+    patch(patches, fetch_class, "_limit_for_consumer", greedy)
 
 
 # -- the follower

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.shares.led_partition import LedPartition
 from penstock.broker.shares.share_leader import ShareLeader
 from penstock.coordination.effects import LogRecord, Now, Token

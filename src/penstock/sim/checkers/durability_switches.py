@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.metadata.model import Topic
 from penstock.sim.checkers.committed_log import CommittedLog
 from penstock.sim.checkers.metadata_invariants import is_synced

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.broker.broker import Broker
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.metadata.model import NO_LEADER, Partition, Topic
 from penstock.partition.leadership import Leadership
 from penstock.ports import WatchEvent

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.metadata.image import ClusterImage
 from penstock.records.record import ControlType, read_records
 from penstock.sim.checkers.metadata_invariants import broken

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.aio import Admin, Consumer, Producer
-from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.hosted_partition import HostedPartition
 from penstock.broker.replication.follower_shell import is_damaged
 from penstock.client.errors import ClientError
 from penstock.metadata.model import Partition

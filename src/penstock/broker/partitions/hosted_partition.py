@@ -74,12 +74,12 @@ class NotVerified(KafkaError):
 class HostedPartition:
     __slots__ = (
         "_append_listeners",
+        "_commit_listeners",
         "_counted_bytes",
         "_counted_offset",
         "_flush_listeners",
         "_flusher",
         "_flushes_by_policy",
-        "_listeners",
         "_rules",
         "_settings",
         "_stamps_time",
@@ -127,7 +127,7 @@ class HostedPartition:
         self._counted_bytes = 0
         self._counted_offset = self.machine.high_watermark
         self._flusher = flusher
-        self._listeners: dict[int, Callable[[HostedPartition], None]] = {}
+        self._commit_listeners: dict[int, Callable[[HostedPartition], None]] = {}
         self._append_listeners: dict[int, Callable[[HostedPartition], None]] = {}
         self._flush_listeners: dict[int, Callable[[HostedPartition], None]] = {}
         self.configure(settings)
@@ -250,7 +250,7 @@ class HostedPartition:
     def _carry_out(self, effects: Sequence[Effect[Tell]]) -> None:
         for effect in effects:
             if effect is Do.TELL_READERS:
-                self._notify(self._listeners)
+                self._notify(self._commit_listeners)
             elif effect is Do.TELL_FOLLOWERS:
                 self._notify(self._append_listeners)
             elif effect is Do.FLUSH:
@@ -277,8 +277,8 @@ class HostedPartition:
 
         Raises `NotVerified` if the batch would begin a transaction and `verification` is missing,
         and `LargeBatch` if validation would take long and `validated` is missing. If the batch is
-        refused, raises one of `error_codes.EXPECTED`. An append that raises has written nothing;
-        `PartitionMachine.append` says what else it may have changed.
+        refused, raises one of `error_codes.EXPECTED_ERRORS`. An append that raises has written
+        nothing; `PartitionMachine.append` says what else it may have changed.
         """
         machine = self.machine
         leadership = machine.leadership
@@ -351,8 +351,8 @@ class HostedPartition:
                 self._flusher.request(log)
             effects = machine.on_appended(last_offset + 1)
             if effects is TELL_READERS:
-                if self._listeners:
-                    self._notify(self._listeners)
+                if self._commit_listeners:
+                    self._notify(self._commit_listeners)
             elif effects:
                 self._carry_out(effects)
         if self._append_listeners:
@@ -397,12 +397,12 @@ class HostedPartition:
 
     # Listeners
 
-    def listen(self, key: int, tell: Callable[[HostedPartition], None]) -> None:
-        """Calls `tell` whenever more is committed or the role changes, until `unlisten`."""
-        self._listeners[key] = tell
+    def listen_commits(self, key: int, tell: Callable[[HostedPartition], None]) -> None:
+        """Calls `tell` whenever more is committed or the role changes, until `unlisten_commits`."""
+        self._commit_listeners[key] = tell
 
-    def unlisten(self, key: int) -> None:
-        self._listeners.pop(key, None)
+    def unlisten_commits(self, key: int) -> None:
+        self._commit_listeners.pop(key, None)
 
     def listen_appends(self, key: int, tell: Callable[[HostedPartition], None]) -> None:
         """Calls `tell` whenever this leader appends or commits more, or the role changes."""
