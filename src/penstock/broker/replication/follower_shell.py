@@ -2,11 +2,11 @@
 
 Appends are written at once. An effect that truncates the log (`Truncate`, `StartAt`,
 `AdvanceLogStart`) must not run during a flush, so it may have to wait. `carry_out` does what can be
-done now and returns the rest, and `change_log` does the rest once it has exclusive access to the log.
-By then the partition may have another role. Then the remaining effects are dropped: a broker that
-has become the leader must not truncate its log for an earlier leader. Truncation itself is short (a
-few small synced writes and renames) and runs on the event loop, which owns the log's state.
-Deleting whole files takes longer and runs on a thread.
+done now and returns the rest, and `change_log` does the rest once it has exclusive access to the
+log. By then the partition may have another role. Then the remaining effects are dropped: a broker
+that has become the leader must not truncate its log for an earlier leader. Truncation itself is
+short (a few small synced writes and renames) and runs on the event loop, which owns the log's
+state. Deleting whole files takes longer and runs on a thread.
 """
 
 from __future__ import annotations
