@@ -144,11 +144,11 @@ def test_a_secret_that_others_can_read_is_refused(home: Path, tmp_path: Path) ->
     with pytest.raises(OptionError, match="chmod 600") as refused:
         Admin.from_profile("prod")
     assert "tea-4711" not in str(refused.value)
-    password = tmp_path / "password"
+    password = tmp_path / "pass word"
     password.write_text("tea-4711")
     password.chmod(0o644)
     profiles.save("file", "kafka1:9093", values(sasl_password_file=str(password)))
-    with pytest.raises(OptionError, match="other users may read"):
+    with pytest.raises(OptionError, match=r"other users may read .*chmod 600 '.*pass word'$"):
         Admin.from_profile("file")
     profiles.save("plain", "kafka1:9093", {}).chmod(0o644)
     Admin.from_profile("plain")

@@ -459,7 +459,7 @@ def test_brokers_move_to_another_authority_in_steps() -> None:
     both = CA.certificate + "# Autorité\n" + OTHER_CA.certificate
     pki.put("server", broker(OTHER_CA))
     pki.files["trusted"] = both.encode()
-    with pytest.raises(TlsRefused, match="add its authority to the truststore"):
+    with pytest.raises(TlsRefused, match="add its CA to the truststore"):
         contexts.reload(NOW_MS)
     pki.put("server", broker())
     assert contexts.reload(NOW_MS)

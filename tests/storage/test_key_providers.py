@@ -48,11 +48,11 @@ class TestKeyFile:
             provider.unwrap("other", token)
 
     def test_only_its_owner_may_read_it(self, tmp_path: Path) -> None:
-        path = tmp_path / "keys.json"
+        path = tmp_path / "my keys.json"
         make_file(path, "k")
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         path.chmod(0o640)
-        with pytest.raises(KeyUnavailable, match="chmod 600"):
+        with pytest.raises(KeyUnavailable, match=r"chmod 600 '.*my keys.json'$"):
             KeyFile(str(path), SystemRandom()).wrap("k", DATA_KEY)
 
     def test_a_rotation_is_noticed_and_old_tokens_stay_valid(self, tmp_path: Path) -> None:

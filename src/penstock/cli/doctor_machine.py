@@ -11,6 +11,7 @@ import errno
 import os
 import platform
 import resource
+import shlex
 import socket
 import sys
 from collections.abc import Iterable, Iterator
@@ -202,7 +203,8 @@ def _check_owner(directory: str) -> Finding:
             except OSError:
                 continue  # deleted meanwhile
             if own not in (owner, 0):
-                advice = f"chown -R {own} {directory}, or run the broker as user {owner}"
+                quoted = shlex.quote(directory)
+                advice = f"chown -R {own} {quoted}, or run the broker as user {owner}"
                 found = f"{path} belongs to user {owner}, but you are user {own}"
                 return Finding("data", State.PROBLEM, found, advice)
         if seen > _OWNED_MAX:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 import tomllib
 from collections.abc import Callable, Mapping
@@ -132,7 +133,7 @@ def _check(path: Path, mode: int, values: Mapping[str, Any]) -> None:
     if secrets and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise OptionError(
             f"the profile {path} has {secrets[0]}, and other users may read it: run chmod 600 "
-            f"{path}, and change the password if others could have read it"
+            f"{shlex.quote(str(path))}, and change the password if others could have read it"
         )
 
 
@@ -150,7 +151,8 @@ def _secret(profile: Profile, key: str, where: str) -> str:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise OptionError(
-                    f"profile {profile.name}: other users may read {path}: run chmod 600 {path}"
+                    f"profile {profile.name}: other users may read {path}: run chmod 600 "
+                    f"{shlex.quote(str(path))}"
                 )
             text = file.read(_FILE_BYTES_MAX).decode().rstrip("\r\n")
     except OSError as error:

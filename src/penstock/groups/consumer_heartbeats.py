@@ -236,7 +236,7 @@ class _Call:
         if self.request.member_epoch == LEFT_FOR_A_WHILE:
             # Kafka wants the instance id in the request, which franz-go 1.22 leaves out.
             if group.members[member_id].instance_id is None:
-                raise _invalid("Only a static member can leave for a while: send -1.")
+                raise _invalid("Only a static member can leave temporarily: send -1.")
             current = group.current(member_id)
             # What the member had to give up, it has given up.
             kept = dict.fromkeys(current.assigned, 0)

@@ -64,7 +64,7 @@ def upgraded(shard: ShardState, classic: Group, now: Now) -> ConsumerGroup:
     the group cannot be upgraded.
     """
     if not shard.consumers.config.migration_policy.upgrades:
-        raise _refused(classic, "group.consumer.migration.policy does not allow to upgrade it")
+        raise _refused(classic, "group.consumer.migration.policy does not allow upgrading it")
     if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise _refused(classic, f"its members are of type {classic.protocol_type}, not consumer")
     if len(classic.members) > shard.consumers.config.group_size_max:
@@ -131,7 +131,7 @@ def _imported(
             classic, f"the subscription or assignment of member {member.member_id} is unreadable"
         ) from None
     if assignment.has_user_data:
-        raise _refused(classic, "its members use an assignor of their own")
+        raise _refused(classic, "its members use a custom assignor")
     if not member.assignment and classic.state is not State.STABLE:
         # An interrupted rebalance has dropped the assignments. The member has told what it reads.
         assignment = Assignment(subscription.owned, False)

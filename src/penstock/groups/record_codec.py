@@ -25,9 +25,7 @@ class VersionTooNew(ProtocolError):
     """The record was written by a newer version of Penstock or Kafka."""
 
     def __init__(self, name: str, version: int) -> None:
-        super().__init__(
-            f"{name} version {version} is too new for this broker; start a newer broker"
-        )
+        super().__init__(f"{name} version {version} is too new for this broker; upgrade the broker")
         self.name = name
         self.version = version
 

@@ -127,7 +127,7 @@ class ShardState:
         """Returns a group that is known to be of the classic protocol."""
         group = self.groups[group_id]
         if not isinstance(group, Group):
-            raise InvariantViolated(f"{group_id} is no classic group")
+            raise InvariantViolated(f"{group_id} is not a classic group")
         return group
 
     def consumer(self, group_id: str) -> ConsumerGroup | None:

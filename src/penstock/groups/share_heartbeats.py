@@ -91,7 +91,7 @@ def _require_group(shard: ShardState, request: ShareGroupHeartbeatRequest) -> Sh
     if request.group_id in shard.groups:
         raise KafkaError(
             ErrorCode.GROUP_ID_NOT_FOUND,
-            f"The group {request.group_id} is no share group: use another group id.",
+            f"The group {request.group_id} is not a share group: use another group id.",
         )
     if request.member_epoch != _JOIN:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)

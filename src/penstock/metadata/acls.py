@@ -264,9 +264,9 @@ def plan_deletion(
     if len(values) > COMMIT_PATTERNS_MAX or size > COMMIT_BYTES_MAX:
         refusal = DeleteResult(
             ErrorCode.INVALID_REQUEST,
-            f"the filters select ACLs of {len(values)} resource patterns, and a request can change "
-            f"{COMMIT_PATTERNS_MAX} patterns with {COMMIT_BYTES_MAX} bytes: nothing was deleted; "
-            "use narrower filters and several requests",
+            f"the filters select ACLs of {len(values)} resource patterns, but one request can "
+            f"change at most {COMMIT_PATTERNS_MAX} patterns with {COMMIT_BYTES_MAX} bytes: nothing "
+            "was deleted; use narrower filters and several requests",
         )
         return AclPlan(snapshot, {}, (refusal,) * len(filters))
     return AclPlan(snapshot, values, outcome.results)

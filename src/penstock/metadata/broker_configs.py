@@ -134,14 +134,14 @@ _REPLICATION: tuple[_Row, ...] = (
         _INT,
         1 << 20,
         0,
-        "The most bytes that a follower fetches of one partition at once; one batch may be larger.",
+        "The maximum bytes of one partition in a follower's fetch; one batch may be larger.",
     ),
     (
         "replica.fetch.response.max.bytes",
         _INT,
         10 << 20,
         0,
-        "The most bytes in one response to a follower; one batch may be larger.",
+        "The maximum number of bytes in one response to a follower; one batch may be larger.",
     ),
     (
         "replica.fetch.backoff.ms",
@@ -237,7 +237,7 @@ _TOPICS: tuple[_Row, ...] = (
         _LONG,
         128 << 20,
         1,
-        "The most memory that one round of compaction may use for keys.",
+        "The maximum memory that one round of compaction may use for keys.",
     ),
     (
         "producer.id.expiration.ms",
@@ -314,7 +314,7 @@ _COORDINATORS: tuple[_Row, ...] = (
         1,
         "The longest session timeout that a member may have.",
     ),
-    ("group.max.size", _INT, INT_MAX, 1, "The most members that a group may have."),
+    ("group.max.size", _INT, INT_MAX, 1, "The maximum number of members of a group."),
     (
         "transaction.max.timeout.ms",
         _INT,
@@ -373,7 +373,7 @@ _ENCRYPTION: tuple[_Row, ...] = (
         _STRING,
         "",
         None,
-        "The PEM file with Vault's certificate authorities. Empty: those of the system.",
+        "The PEM file with the CA certificates to trust for Vault. Empty: those of the system.",
     ),
 )
 

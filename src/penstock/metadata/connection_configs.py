@@ -21,15 +21,16 @@ CONNECTION_CONFIGS: Final = (
         "max.connections",
         ConfigType.INT,
         INT_MAX,
-        "The most connections that may be open at one time. The inter-broker listener may exceed "
-        "it if clients have another one; the longest idle connection of a client is closed then.",
+        "The maximum number of connections that may be open at the same time. The inter-broker "
+        "listener may exceed it if clients have another one; the longest idle connection of a "
+        "client is closed then.",
         at_least(0),
     ),
     Definition(
         "max.connections.per.ip",
         ConfigType.INT,
         INT_MAX,
-        "The most connections that may be open from one address.",
+        "The maximum number of connections that may be open from one address.",
         at_least(0),
     ),
     Definition(
@@ -73,7 +74,7 @@ CONNECTION_CONFIGS: Final = (
         "fetch.max.bytes",
         ConfigType.INT,
         55 << 20,
-        "The most bytes that one fetch returns.",
+        "The maximum number of bytes that one fetch returns.",
         at_least(1024),
         dynamic=False,
     ),
@@ -81,7 +82,7 @@ CONNECTION_CONFIGS: Final = (
         "max.incremental.fetch.session.cache.slots",
         ConfigType.INT,
         1000,
-        "The most fetch sessions that are kept.",
+        "The maximum number of fetch sessions that are kept.",
         at_least(0),
         dynamic=False,
     ),

@@ -25,7 +25,7 @@ _known_protocols: Final = any_of("classic", "consumer", "share", "streams")
 
 def _protocols(value: Value) -> str | None:
     if isinstance(value, tuple) and "classic" not in value:
-        return "add classic: brokers cannot stop to serve classic groups"
+        return "add classic: brokers cannot stop serving classic groups"
     return _known_protocols(value)
 
 
@@ -62,7 +62,7 @@ CONSUMER_GROUP_CONFIGS: Final = (
         "group.consumer.session.timeout.ms",
         _INT,
         45_000,
-        "How long a member of a consumer group may stay away before it is removed.",
+        "How long a member of a consumer group may send no heartbeat before it is removed.",
         at_least(1),
         dynamic=False,
     ),
@@ -100,7 +100,7 @@ CONSUMER_GROUP_CONFIGS: Final = (
         "group.consumer.max.size",
         _INT,
         INT_MAX,
-        "The most members that a consumer group may have.",
+        "The maximum number of members of a consumer group.",
         at_least(1),
         dynamic=False,
     ),
@@ -109,7 +109,7 @@ CONSUMER_GROUP_CONFIGS: Final = (
         _LIST,
         ("uniform", "range"),
         "The assignors that members of consumer groups can choose: uniform, range. The first is "
-        "the default. Others, such as classes of Java, are ignored; if none is left, both are "
+        "the default. Others, such as Java classes, are ignored; if none is left, both are "
         "offered.",
         dynamic=False,
     ),

@@ -25,7 +25,7 @@ def _topic_name(value: Value) -> str | None:
     if value in INTERNAL_TOPICS:
         return "it is an internal topic, which cannot have dead letters"
     if not isinstance(value, str) or not _NAME.fullmatch(value) or value in (".", ".."):
-        return "it is no name of a topic: use up to 249 of the characters a-z A-Z 0-9 . _ -"
+        return "it is not a valid topic name: use up to 249 of the characters a-z A-Z 0-9 . _ -"
     return None
 
 

@@ -23,7 +23,7 @@ def _topic_name(value: Value) -> str | None:
     if value in INTERNAL_TOPICS:
         return "it is an internal topic, to which only brokers write"
     if not isinstance(value, str) or not _NAME.fullmatch(value) or value in (".", ".."):
-        return "it is no name of a topic: use up to 249 of the characters a-z A-Z 0-9 . _ -"
+        return "it is not a valid topic name: use up to 249 of the characters a-z A-Z 0-9 . _ -"
     return None
 
 
@@ -33,8 +33,8 @@ DELAY_CONFIGS: Final = (
         ConfigType.STRING,
         "",
         "The topic to which brokers copy each record when it is due, as its header "
-        "penstock-deliver-at says; a record without the header at once. Empty: records are not "
-        "copied.",
+        "penstock-deliver-at says; a record without the header immediately. Empty: records are "
+        "not copied.",
         _topic_name,
     ),
 )

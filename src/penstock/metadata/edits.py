@@ -153,7 +153,7 @@ class TopicEdits:
                 raise KafkaError(
                     ErrorCode.OPERATION_NOT_ATTEMPTED,
                     f"At most {TOPICS_MAX} topics, or topics with {PARTITIONS_MAX} partitions in "
-                    "total, can be changed at once: send another request for the others.",
+                    "total, can be changed in one request: send another one for the others.",
                 )
             self._load.add(part)
             self._taken.add((topic, part.start))

@@ -293,7 +293,7 @@ _LIMITS: Final = {
     for name, doc in (
         (
             "max.connections",
-            "The most connections of this listener. The limit of the broker holds in addition.",
+            "The maximum number of connections of this listener. The broker's limit also applies.",
         ),
         (
             "max.connection.creation.rate",

@@ -110,7 +110,7 @@ def pattern_of(key: str) -> ResourcePattern:
     except KeyError as error:
         raise MetadataInvalid(key, f"{error} is not known here") from error
     if acl_key(pattern) != key:
-        raise MetadataInvalid(key, "it is not spelled as this version spells it")
+        raise MetadataInvalid(key, "it is not in the form that this version writes")
     return pattern
 
 

@@ -37,8 +37,9 @@ QUEUE_CONFIGS: Final = (
         "penstock.queue.length.max",
         ConfigType.LONG,
         0,
-        "The most records of a partition that a share group may have before it, done ones in "
-        "between included; 0: no limit. penstock.queue.length.policy says what happens then.",
+        "The maximum length of a queue: the number of records of a partition from the first one "
+        "that a share group has not finished to the end of the log, finished ones in between "
+        "included; 0: no limit. penstock.queue.length.policy says what happens at the limit.",
         at_least(0),
     ),
     Definition(
@@ -54,6 +55,7 @@ QUEUE_CONFIGS: Final = (
         ConfigType.BOOLEAN,
         False,
         "Whether share groups read the headers penstock-deliver-at and penstock-expires-at: they "
-        "deliver a record after the first time and before the second.",
+        "deliver a record no earlier than its deliver-at time, and only before its expires-at "
+        "time.",
     ),
 )

@@ -150,16 +150,16 @@ def _moved(
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Only the brokers {list(before.isr or before.eligible_leaders)} have all committed "
-            f"records, and none of them would stay a replica: wait until one of {list(replicas)} "
-            "has caught up.",
+            "records, and none of them would remain a replica: wait until one of "
+            f"{list(replicas)} has caught up.",
         )
     least = fewest_members(min_insync, len(target), len(held))
     if len(members) < least:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Only the brokers {list(held)} have all committed records, and of them only "
-            f"{list(members)} would stay. min.insync.replicas asks for {min_insync}: wait until "
-            f"more of {list(replicas)} have caught up.",
+            f"{list(members)} would remain replicas. min.insync.replicas requires {min_insync}: "
+            f"wait until more of {list(replicas)} have caught up.",
         )
     after = with_members(moved, isr, members, min_insync)
     return relead(before, completed(after), brokers)

@@ -64,9 +64,9 @@ def plan_roles(snapshot: AclSnapshot, edits: Sequence[RoleEdit]) -> AclPlan[None
     if len(values) > COMMIT_PATTERNS_MAX or size > COMMIT_BYTES_MAX:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"The change is about ACLs of {len(values)} resource patterns with {size} bytes, and "
-            f"one change can have {COMMIT_PATTERNS_MAX} patterns and {COMMIT_BYTES_MAX} bytes: "
-            "make it in several steps, or assign roles on prefixes.",
+            f"The change affects ACLs of {len(values)} resource patterns with {size} bytes, but "
+            f"one change can have at most {COMMIT_PATTERNS_MAX} patterns and {COMMIT_BYTES_MAX} "
+            "bytes: make it in several steps, or assign roles on prefixes.",
         )
     return AclPlan(snapshot, values, None, roles)
 

@@ -46,7 +46,7 @@ SHARE_GROUP_CONFIGS: Final = (
         "group.share.session.timeout.ms",
         _INT,
         45_000,
-        "How long a member of a share group may stay away before it is removed.",
+        "How long a member of a share group may send no heartbeat before it is removed.",
         at_least(1),
         dynamic=False,
     ),
@@ -79,7 +79,7 @@ SHARE_GROUP_CONFIGS: Final = (
         "group.share.max.size",
         _INT,
         200,
-        "The most members that a share group may have.",
+        "The maximum number of members of a share group.",
         between(1, 1_000),
         dynamic=False,
     ),
@@ -143,8 +143,8 @@ OF_GROUPS_ONLY: Final = (
         SHARE_BACKOFF,
         ConfigType.LONG,
         0,
-        "How long a record waits that a member of a share group released, or whose lock ended, "
-        "before it is delivered again. It doubles with each delivery. 0: it does not wait.",
+        "How long a record waits before it is delivered again, after a member of a share group "
+        "released it or its lock ended. The time doubles with each delivery. 0: it does not wait.",
         between(0, _BACKOFF_MOST_MS),
     ),
     Definition(

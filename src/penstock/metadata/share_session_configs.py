@@ -11,8 +11,8 @@ SHARE_SESSION_CONFIGS: Final = (
         "group.share.max.share.sessions",
         ConfigType.INT,
         2_000,
-        "The most share sessions on a broker. Each member of a share group has one on every broker "
-        "that it fetches from.",
+        "The maximum number of share sessions on a broker. Each member of a share group has one on "
+        "every broker that it fetches from.",
         between(1, 100_000),
         dynamic=False,
     ),

@@ -52,8 +52,8 @@ _LIFETIME = (
         "retention.ms",
         ConfigType.LONG,
         7 * _DAY_MS,
-        "How long a segment is kept after its newest record, with cleanup.policy=delete; -1 "
-        "keeps it forever.",
+        "How long a segment is kept after the time of its newest record, with "
+        "cleanup.policy=delete; -1 keeps it forever.",
         at_least(-1),
         (
             Synonym("log.retention.ms"),
@@ -77,7 +77,7 @@ _LIFETIME = (
         "How long the files of a deleted segment stay on disk, for readers that still use them.",
         at_least(0),
         (Synonym("log.segment.delete.delay.ms"),),
-        no_effect="files are deleted at once, and a reader that has one open can finish",
+        no_effect="files are deleted immediately, and a reader that has one open can finish",
     ),
     Definition(
         "delete.retention.ms",
@@ -137,8 +137,8 @@ _SEGMENTS = (
         "segment.jitter.ms",
         ConfigType.LONG,
         0,
-        "The most that is subtracted from segment.ms at random, so that partitions do not roll "
-        "their segments all at once.",
+        "The maximum time that is subtracted from segment.ms at random, so that partitions do not "
+        "roll their segments at the same time.",
         at_least(0),
         (Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", _HOUR_MS)),
     ),

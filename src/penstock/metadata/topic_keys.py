@@ -128,5 +128,5 @@ def _require_room(changes: Sequence[Change]) -> None:
             ErrorCode.INVALID_PARTITIONS,
             f"This many partitions would take {size} bytes in {len(changes)} keys of the "
             f"metadata store, but at most {COMMIT_BYTES_MAX} bytes in {CHUNKS_MAX + 1} keys are "
-            "allowed at once: ask for fewer partitions, or add them in several steps.",
+            "allowed in one step: ask for fewer partitions, or add them in several steps.",
         )

@@ -183,8 +183,8 @@ def _require_replication_factor(image: ClusterImage, count: int, replication_fac
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
             f"{count} partitions with {replication_factor} replicas each are more than the "
-            f"{NEW_REPLICAS_MAX} replicas that can be created at once: ask for fewer partitions, "
-            "and add the others later.",
+            f"{NEW_REPLICAS_MAX} replicas that can be created in one step: ask for fewer "
+            "partitions, and add the others later.",
         )
     taking = len(_racks(image))
     if replication_factor > taking:

@@ -70,7 +70,7 @@ def _owner(key: str) -> CredentialKey:
     try:
         owner = unquote(name, errors="strict"), ScramMechanism(int(number))
     except ValueError as error:
-        raise CredentialInvalid("the key names no user and mechanism") from error
+        raise CredentialInvalid("the key does not name a user and a mechanism") from error
     # Accept only the form that `user_key` writes: one user must not have two keys.
     if user_key(*owner) != key:
         raise CredentialInvalid("the key is not in the form that brokers write")

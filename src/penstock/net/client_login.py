@@ -113,7 +113,7 @@ async def log_in(
                 token = exchange.on_hash(await executor.run(following.run))
             case _:
                 token = following
-    raise LoginFailed(f"the broker did not end the login after {STEPS_MAX} messages")
+    raise LoginFailed(f"the broker did not complete the login within {STEPS_MAX} messages")
 
 
 def _check(code: int, message: str | None) -> None:

@@ -175,8 +175,8 @@ def _distrust(error: ssl.SSLCertVerificationError, host: str, names: SettingName
             )
         case 2 | 18 | 19 | 20 | 21:
             return (
-                "the broker's certificate is signed by an authority that is not trusted: set "
-                f"{names.authority} to the certificate of that authority"
+                "the broker's certificate was issued by a CA that is not trusted: set "
+                f"{names.authority} to that CA's certificate"
             )
     return f"the broker's certificate is not accepted: {error.verify_message}"
 
@@ -184,17 +184,23 @@ def _distrust(error: ssl.SSLCertVerificationError, host: str, names: SettingName
 _REFUSALS: Final = {
     "CERTIFICATE_REQUIRED": "the broker requires a certificate: set {certificate}",
     "UNKNOWN_CA": (
-        "the broker does not trust the authority of this side's certificate: use another with "
-        "{certificate}, or add the authority to the truststore of the broker"
+        "the broker does not trust the CA that issued the certificate sent to it: use another "
+        "certificate with {certificate}, or add the CA to the broker's truststore"
     ),
-    "CERTIFICATE_EXPIRED": "this side's certificate has expired: replace it in {certificate}",
-    "CERTIFICATE_REVOKED": "this side's certificate is revoked: replace it in {certificate}",
-    "BAD_CERTIFICATE": "the broker does not accept this side's certificate: see {certificate}",
+    "CERTIFICATE_EXPIRED": (
+        "the certificate sent to the broker has expired: replace it in {certificate}"
+    ),
+    "CERTIFICATE_REVOKED": (
+        "the certificate sent to the broker is revoked: replace it in {certificate}"
+    ),
+    "BAD_CERTIFICATE": (
+        "the broker does not accept the certificate sent to it: check {certificate}"
+    ),
     "HANDSHAKE_FAILURE": (
-        "the broker requires a certificate, or both sides have no common cipher suite: set "
+        "the broker requires a certificate, or the two sides share no cipher suite: set "
         "{certificate}"
     ),
-    "PROTOCOL_VERSION": "both sides have no common version of TLS: use TLS 1.2 or 1.3",
+    "PROTOCOL_VERSION": "the two sides share no TLS version: use TLS 1.2 or 1.3",
     "WRONG_VERSION_NUMBER": (
         "it answers without TLS: set {protocol} to the protocol of this port, or use another port"
     ),

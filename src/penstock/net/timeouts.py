@@ -52,7 +52,7 @@ class Activity:
                 return f"accepted no byte of a response for {config.write_stall_timeout_s:g} s"
         elif at_eof:
             if now - self.active_at >= config.eof_timeout_s:
-                return "closed its side, and its responses are not ready"
+                return "closed its side of the connection before its responses were ready"
         elif receiving is not None:
             if now - self.frame_since >= config.frame_timeout_s:
                 return f"did not complete a request within {config.frame_timeout_s:g} s"

@@ -328,7 +328,10 @@ def _server_context(settings: TlsSettings, files: _Files) -> ssl.SSLContext:
     _load_keystore(context, _keystore_of(settings), files)
     if settings.client_auth is not ClientAuth.NONE:
         if settings.truststore is None or files.trusted is None:
-            raise TlsRefused("ssl.truststore.location is missing: clients could not be checked")
+            raise TlsRefused(
+                "ssl.truststore.location is missing: without it, client certificates cannot be "
+                "checked"
+            )
         _trust(context, settings.truststore, files.trusted)
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
@@ -442,8 +445,8 @@ def _check_pair(old: _Loaded, new: _Loaded) -> None:
         except ssl.SSLError as error:
             raise TlsRefused(
                 "brokers could not connect to each other: the truststore does not accept the "
-                f"certificate of a broker ({_reason(error)}); add its authority to the truststore "
-                "of all brokers first"
+                f"certificate of a broker ({_reason(error)}); add its CA to the truststore of all "
+                "brokers first"
             ) from error
 
 
@@ -478,7 +481,7 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
         if not waiting:
             break
     else:
-        raise ssl.SSLError("the handshake does not end")
+        raise ssl.SSLError("the handshake did not complete")
     # A server of TLS 1.3 may refuse the client's certificate after the client is done.
     with suppress(ssl.SSLWantReadError):
         sides[0].read(1)

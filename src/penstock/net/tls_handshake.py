@@ -90,7 +90,7 @@ class TlsHandshake:
             if unsent:
                 await send(self._sock, unsent)
             if self._is_foreign and not is_complete:
-                raise ConnectionAbortedError("the peer does not use TLS")
+                raise ConnectionAbortedError("the peer is not using TLS")
             if is_complete:
                 early = self._incoming.read() + bytes(self._received)
                 return Secured(context, tls, self._incoming, self._outgoing, early)

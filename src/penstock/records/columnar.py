@@ -281,8 +281,8 @@ def _record_batches(rows: pa.RecordBatch | pa.Table) -> Iterator[pa.RecordBatch]
     unknown = set(rows.schema.names) - _COLUMNS - _IGNORED_COLUMNS
     if unknown:
         raise ValueError(
-            f"columns {sorted(unknown)} mean nothing in a record; rename them to any of "
-            f"{sorted(_COLUMNS)} or drop them"
+            f"columns {sorted(unknown)} are not part of a record; rename them to any of "
+            f"{sorted(_COLUMNS)}, or drop them"
         )
     if "value" not in rows.schema.names:
         raise ValueError("there is no value column; add one, with nulls for tombstones")

@@ -399,7 +399,7 @@ def acl_of_row(row: object) -> AclBinding:
         or len(row) != _STORED_FIELDS
         or not all(isinstance(text, str) for text in row)
     ):
-        raise StoredAclInvalid(f"a stored ACL is not a list of seven texts: {repr(row)[:200]}")
+        raise StoredAclInvalid(f"a stored ACL is not a list of seven strings: {repr(row)[:200]}")
     resource_type, pattern_type, name, principal, host, operation, permission = row
     try:
         binding = AclBinding(

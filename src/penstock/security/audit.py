@@ -160,7 +160,7 @@ _TEXT_FIELDS: Final = (
 def _text_field(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"{name} is not a text in an audit event")
+        raise ValueError(f"{name} is not a string in an audit event")
     return value
 
 
@@ -375,7 +375,7 @@ class AuditQuery:
         since_ms = None if since is None else parse_time(since, now_ms)
         until_ms = None if until is None else parse_time(until, now_ms)
         if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-            raise ValueError(f"{since} is not before {until}: exchange since and until")
+            raise ValueError(f"{since} is not before {until}: swap since and until")
         if outcome is not None and outcome not in list(Outcome):
             raise ValueError(f"the outcome {outcome} is unknown: use {', '.join(Outcome)}")
         name = None if user is None else user.removeprefix("User:")

@@ -208,7 +208,7 @@ def _signed(
     issuer = _loaded(authority.certificate)[0]
     issuer_key = serialization.load_pem_private_key(authority.key.encode(), None)
     if not isinstance(issuer_key, ec.EllipticCurvePrivateKey):
-        raise CertificatesInvalid("the key of the authority is not an EC key: make a new authority")
+        raise CertificatesInvalid("the CA key is not an EC key: create a new CA")
     key = _new_key(random_bytes)
     builder = (
         _builder(_name(subject), issuer.subject, key, now_ms, days, random_bytes)

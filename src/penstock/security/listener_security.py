@@ -72,14 +72,14 @@ _NO_EFFECT: Final = {
         ssl.secure.random.implementation ssl.trustmanager.algorithm""",
     "GSSAPI is not supported": "sasl.kerberos.",
     "there is no listener for controllers": "sasl.mechanism.controller.protocol",
-    "it is for the logins of Kafka's brokers to others": """sasl.client.callback.handler.class
-        sasl.login. sasl.oauthbearer.assertion. sasl.oauthbearer.client.credentials.
-        sasl.oauthbearer.header.urlencode sasl.oauthbearer.jwt.retriever.class
-        sasl.oauthbearer.token.endpoint.url""",
+    "it configures how Kafka's brokers log in to other servers": """sasl.login.
+        sasl.client.callback.handler.class sasl.oauthbearer.assertion.
+        sasl.oauthbearer.client.credentials. sasl.oauthbearer.header.urlencode
+        sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.token.endpoint.url""",
 }
 """Why a setting of Kafka has no effect -> the begins of such settings. None of them is a check, so
 without them a broker is as secure. They cause a warning."""
-_JAVA_CLASS: Final = "is a class in Java, whose checks would be left out: remove the setting"
+_JAVA_CLASS: Final = "names a Java class, and its checks cannot run here: remove the setting"
 _REFUSED: Final = {
     "ssl.protocol": "has no effect: write the protocols into ssl.enabled.protocols",
     "ssl.engine.factory.class": _JAVA_CLASS,
@@ -357,9 +357,9 @@ def _tls(values: _Values, client_auth: ClientAuth, is_server: bool) -> TlsSettin
     truststore = _store(values, "ssl.truststore", authorities) or authorities
     if client_auth is not ClientAuth.NONE and truststore is None:
         raise SecurityInvalid(
-            f"{values.prefix}ssl.truststore.location is missing: to check the certificates of "
-            f"clients ({values.name(_AUTH)}={client_auth}), a listener needs a PEM "
-            "file with the authorities to trust"
+            f"{values.prefix}ssl.truststore.location is missing: to check client certificates "
+            f"({values.name(_AUTH)}={client_auth}), a listener needs a PEM file with the CAs to "
+            "trust"
         )
     protocols, ciphers = _suites(values, _protocols(values))
     rules = values.get("ssl.principal.mapping.rules")

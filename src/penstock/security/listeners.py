@@ -246,7 +246,7 @@ def _check_advertised(advertised: Sequence[Listener], bound: Sequence[Listener])
             )
         if each.host and each.host in _WILDCARDS:
             raise ListenersInvalid(
-                f"{ADVERTISED}: nobody can connect to {each.host}, which means every address: "
+                f"{ADVERTISED}: no client can connect to {each.host}, which means every address: "
                 f"write the host name that clients use for {each.name}"
             )
 

@@ -138,7 +138,9 @@ def client_message(token: str, extensions: Mapping[str, str] | None = None) -> b
     message = b"n,,\x01auth=Bearer " + _encode(token) + _SEPARATOR
     for key, value in (extensions or {}).items():
         if key.lower() == "auth":
-            raise ValueError("an extension must not have the name auth: it is the token's")
+            raise ValueError(
+                "an extension cannot be named auth: that name is reserved for the token"
+            )
         message += _encode(key) + b"=" + _encode(value) + _SEPARATOR
     message += _SEPARATOR
     try:

@@ -157,8 +157,8 @@ class PrincipalRules:
                 user = rule.apply(name, work)
             except TooMuchWork as error:
                 raise PrincipalRefused(
-                    f"the rules of {_KEY} up to {rule.text}, for a subject of {len(name)} "
-                    f"characters: {error}"
+                    f"applying the rules of {_KEY} up to {rule.text} to a subject of {len(name)} "
+                    f"characters failed: {error}"
                 ) from error
             if user is not None:
                 return _checked_user(user, name, rule)
@@ -169,7 +169,9 @@ class PrincipalRules:
 
 def _checked_user(user: str, name: str, rule: Rule) -> str:
     if not user:
-        raise PrincipalRefused(f"the rule {rule.text} of {_KEY} makes {name!r} an empty user name")
+        raise PrincipalRefused(
+            f"the rule {rule.text} of {_KEY} maps {name!r} to an empty user name"
+        )
     return user
 
 

@@ -441,7 +441,7 @@ def entity_of(name: str) -> QuotaEntity:
     except KafkaError as error:
         raise ValueError(f"{_shown(name)} does not name a quota entity: {error.message}") from None
     if store_name(entity) != name:
-        raise ValueError(f"{_shown(name)} does not name a quota entity: it is not quoted right")
+        raise ValueError(f"{_shown(name)} does not name a quota entity: it is not quoted correctly")
     return entity
 
 

@@ -492,7 +492,7 @@ def _assignment_row(assignment: RoleAssignment) -> list[str]:
 
 def _assignment_of(role: str, principal: str, host: str, *resource: str) -> RoleAssignment:
     if not all(isinstance(text, str) for text in (role, principal, host, *resource)):
-        raise StoredRolesInvalid("a stored assignment of a role is not a list of texts")
+        raise StoredRolesInvalid("a stored assignment of a role is not a list of strings")
     pattern = None
     if resource:
         kind, pattern_type, name = resource

@@ -269,11 +269,15 @@ class SaslSession:
         if self._is_late(now_ms):
             return self._close(_TOO_LATE)
         if self._state is not _State.TOKENS or self._exchange is None:
-            return self._close("a token before SaslHandshake, or before the last was answered")
+            return self._close(
+                "the client sent a token before SaslHandshake, or before the last token was "
+                "answered"
+            )
         self._steps += 1
         self._began_ms = now_ms
         if len(token) > self._settings.frame_bytes_max or self._steps > STEPS_MAX:
-            return self._on_step(Rejected("a token too many, or too long"), now_ms, wall_ms)
+            rejected = Rejected("the client sent too many tokens, or one that is too long")
+            return self._on_step(rejected, now_ms, wall_ms)
         return self._on_step(self._exchange.step(token, wall_ms), now_ms, wall_ms)
 
     def on_work_done(self, result: bytes | None, now_ms: int, wall_ms: int) -> Effects:
@@ -315,8 +319,8 @@ class SaslSession:
     def on_token_removed(self) -> Effects:
         """Handles a request if the delegation token of the session no longer counts."""
         return self._close(
-            "the delegation token of the session was removed or has expired, or this broker is "
-            "not sure"
+            "the session's delegation token was removed or has expired, or this broker cannot "
+            "check it now"
         )
 
     def on_deadline(self, now_ms: int) -> Effects:
@@ -399,7 +403,7 @@ class SaslSession:
         if is_name and before is not None and before != principal:
             problem = f"re-authentication of {before!r} as another user"
         elif is_name and before is not None and self._has_token != (accepted.token_id is not None):
-            problem = "re-authentication with a token instead of a password, or the reverse"
+            problem = "re-authentication with a token instead of a password, or vice versa"
         elif is_name and lifetime_ms is not None and lifetime_ms <= 0:
             problem = "the token has expired"
         if problem is not None:

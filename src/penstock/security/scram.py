@@ -265,7 +265,7 @@ class ScramClient:
             fields = _fields(message)
             nonce, salt, iterations = _server_first(fields)
         except _MessageInvalid as invalid:
-            raise ScramFailed(f"the broker's first SCRAM message is wrong: {invalid}") from None
+            raise ScramFailed(f"the broker's first SCRAM message is not valid: {invalid}") from None
         if not nonce.startswith(self._nonce) or len(nonce) <= len(self._nonce):
             raise ScramFailed(
                 "the broker's nonce does not extend the client's: another party may have "
@@ -299,7 +299,7 @@ class ScramClient:
             name, value = _fields(message)[0]
             signature = _base64(value) if name == b"v" else b""
         except _MessageInvalid as invalid:
-            raise ScramFailed(f"the broker's last SCRAM message is wrong: {invalid}") from None
+            raise ScramFailed(f"the broker's last SCRAM message is not valid: {invalid}") from None
         if name == b"e":
             raise ScramFailed("the broker refused the user name or the password")
         verifier, self._verifier = self._verifier, None

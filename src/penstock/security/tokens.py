@@ -334,7 +334,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise _Refused(f"not valid JSON: {name} is no number")
+    raise _Refused(f"not valid JSON: {name} is not a number")
 
 
 def _is_label(value: object, chars_max: int) -> bool:

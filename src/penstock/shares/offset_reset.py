@@ -43,8 +43,8 @@ def parse_reset(text: str) -> OffsetReset:
         found = _DURATION.fullmatch(plain[len(_BY_DURATION) :].upper())
     if found is None or not any(found.groups()):
         raise ValueError(
-            f"{text!r} is not a start: use latest, earliest, or by_duration: with a duration of "
-            "ISO 8601, such as by_duration:PT1H30M"
+            f"{text!r} is not a start: use latest, earliest, or by_duration: with an ISO 8601 "
+            "duration, such as by_duration:PT1H30M"
         )
     days, hours, minutes, seconds = (int(each or 0) for each in found.groups()[:4])
     if days > _DAYS_MAX:

@@ -144,7 +144,7 @@ class Keyring:
             self._on_wanted()
             if instead is None or instead.wrapped.key_name != key_name:
                 raise KeyUnavailable(
-                    f"no data key of {key_name!r} is ready: the key provider did not answer yet; "
+                    f"no data key of {key_name!r} is ready: the key provider has not answered yet; "
                     "this is retried"
                 )
             return instead

@@ -391,7 +391,7 @@ def protect(disk: Disk, directory: str, topic_id: str, partition: int, key_name:
     if isinstance(disk, EncryptedDisk):
         disk.protect(directory, topic_id, partition, key_name)
     elif key_name:
-        raise KeyUnavailable(f"{directory} must be encrypted, and its disk does not encrypt")
+        raise KeyUnavailable(f"{directory} must be encrypted, but this disk does not encrypt")
 
 
 def load_keys(disk: Disk, directory: str) -> None:

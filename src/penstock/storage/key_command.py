@@ -50,7 +50,7 @@ class KeyCommand:
             )
         except subprocess.TimeoutExpired:
             # Without the cause: it has the input.
-            raise KeyUnavailable(f"`{what}` did not end within {TIMEOUT_S:g} s") from None
+            raise KeyUnavailable(f"`{what}` did not finish within {TIMEOUT_S:g} s") from None
         except OSError as error:
             raise KeyUnavailable(f"{self._program} cannot be run: {error.strerror}") from error
         told = done.stderr.decode(errors="replace").strip().splitlines()[:1]

@@ -14,6 +14,7 @@ import base64
 import json
 import os
 import re
+import shlex
 import stat
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ def read_keys(path: str) -> KeySet:
             data = file.read(_FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
         raise KeyFileInvalid(
-            f"the key file {path} does not exist: restore it, or make it with `penstock key new`"
+            f"the key file {path} does not exist: restore it, or create it with `penstock key new`"
         ) from error
     except KeyUnavailable:
         raise
@@ -85,7 +86,9 @@ def read_keys(path: str) -> KeySet:
 
 def _check_mode(path: str, mode: int) -> None:
     if stat.S_IMODE(mode) & 0o077:
-        raise KeyFileInvalid(f"others may read the key file {path}: run chmod 600 {path}")
+        raise KeyFileInvalid(
+            f"other users can read the key file {path}: run chmod 600 {shlex.quote(path)}"
+        )
 
 
 def _decode(value: dict[str, object]) -> KeySet:
@@ -194,8 +197,8 @@ class KeyFile:
                 "delete the topic"
             )
         raise KeyDropped(
-            f"the key {key_name!r} is not in {self._path}: restore the file, or make the key with "
-            f"`penstock key new {key_name}`"
+            f"the key {key_name!r} is not in {self._path}: restore the file, or create the key "
+            f"with `penstock key new {key_name}`"
         )
 
     def _refresh(self) -> None:

@@ -235,7 +235,7 @@ class Recovery:
             else:
                 last.resume()
         except LogDamaged as error:
-            opening.report.notes.append(f"{error}; the log is recovered as after an unclean stop")
+            opening.report.notes.append(f"{error}; recovering the log as after an unclean stop")
             return self._salvage.scan()
         opening.report.clean = True
         self._salvage.load_epochs(stop.end_offset)

@@ -111,12 +111,12 @@ def _options(query: str, shown: str) -> dict[str, str]:
         raise ValueError(f"{shown!r}: cert and key belong together, give both")
     if "cert" in options and "ca" not in options:
         raise ValueError(
-            f"{shown!r}: give ca too, the file with the CA certificate that verifies etcd's own"
+            f"{shown!r}: give ca too, the file with the CA certificate that verifies the server's"
         )
     passwords = ("password_file" in options) + ("password_env" in options)
     if passwords != ("user" in options):
         raise ValueError(
-            f"{shown!r}: user belongs together with one of password_file and password_env: write "
+            f"{shown!r}: give user with either password_file or password_env, not both: write "
             f"{_LOGIN}"
         )
     return options

@@ -129,7 +129,7 @@ def _options(query: str, shown: str) -> dict[str, str]:
     passwords = ("password_file" in options) + ("password_env" in options)
     if passwords != ("user" in options):
         raise ValueError(
-            f"{shown!r}: user belongs together with one of password_file and password_env: write "
+            f"{shown!r}: give user with either password_file or password_env, not both: write "
             f"{_LOGIN}"
         )
     if ":" in options.get("user", ""):

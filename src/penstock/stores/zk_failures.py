@@ -72,8 +72,9 @@ def cannot_create(path: str, address: ZooKeeperAddress) -> StoreRefused:
     """Returns the error for a znode above those of the store that may not be made."""
     who = f"the user {address.user!r}" if address.user else "a client without a user"
     return StoreRefused(
-        f"ZooKeeper at {address} has no {path}, and {who} may not make it: let an administrator "
-        f"make {address.namespace or path} with the rights cdrwa for it (zkCli.sh: create, setAcl)"
+        f"ZooKeeper at {address} has no {path}, and {who} may not create it: let an administrator "
+        f"create {address.namespace or path} with the rights cdrwa for it (zkCli.sh: create, "
+        "setAcl)"
     )
 
 

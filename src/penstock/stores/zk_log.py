@@ -279,7 +279,7 @@ class ZooKeeperLog:
             return Committed(succeeded=True, revision=head.revision)
         if version >= VERSION_MAX:
             raise StoreUnavailable(
-                f"{self._session.address} has no number left for another change of its head, and "
+                f"the version counter of the head of {self._session.address} is exhausted, and "
                 "nothing was changed: stop all brokers and copy the cluster to another namespace "
                 "(penstock store copy)"
             )
@@ -288,8 +288,9 @@ class ZooKeeperLog:
             data = await self._executor.run(partial(compress, data))
         if len(data) > ENTRY_BYTES_MAX:
             raise StoreUnavailable(
-                f"a commit takes {len(data)} bytes, and ZooKeeper accepts {ENTRY_BYTES_MAX}: "
-                "nothing was changed; change fewer things at once, or use etcd for this cluster"
+                f"a commit takes {len(data)} bytes, but ZooKeeper accepts at most "
+                f"{ENTRY_BYTES_MAX}: nothing was changed; change fewer things in one request, or "
+                "use etcd for this cluster"
             )
         after = replace(head, revision=head.revision + 1)
 
@@ -338,8 +339,8 @@ class ZooKeeperLog:
     async def _after_conflict(self, deadline_s: float) -> None:
         if self._clock.monotonic() >= deadline_s:
             raise StoreBusy(
-                f"other brokers changed {self._session.address} all the time, and nothing was "
-                "changed: try again"
+                f"other brokers kept changing {self._session.address}, and nothing was changed: "
+                "try again"
             )
         # ZooKeeper answers a refused transaction in order too. So the member that answered has what
         # made the commit fail, and no write is needed to find it there.

@@ -317,7 +317,7 @@ class ZooKeeperSession:
             self._answered_at = self._clock.monotonic()
             # In another session, a request may have reached a member that is behind.
             if len(asks) > 1 and (session is None or session != client.client_id):
-                raise Lost("the session ended in between")
+                raise Lost("the session ended in the meantime")
             for answer in answers:
                 if isinstance(answer, BaseException):
                     raise answer

@@ -459,7 +459,7 @@ class ZooKeeperStore:
                     await self.look_for_ended_leases()
             except StoreError as error:
                 # Following the log reports what needs an operator.
-                _log.debug("cannot look for ended leases in ZooKeeper: %s", error)
+                _log.debug("cannot look for expired leases in ZooKeeper: %s", error)
 
     async def _end_all(self, pulses: Sequence[Pulse], deadline_s: float) -> None:
         if not await self._end(pulses, deadline_s) and len(pulses) > 1:

@@ -239,4 +239,6 @@ class TransactionShard:
                     f"{transactional_id} has parked requests, but no transaction of it is ending"
                 )
         if not state.appends and not state.allocations and state.busy:
-            raise InvariantViolated(f"{list(state.busy)} are busy, but nothing is in progress")
+            raise InvariantViolated(
+                f"{list(state.busy)} are marked as busy, but nothing is in progress"
+            )

@@ -48,8 +48,8 @@ class StoredMessages:
         version = self.version(data)
         if not self._schemas[name].versions.cover(version):
             raise ProtocolError(
-                f"{name} version {version} in {self._topic} is newer than this broker; "
-                "start one that knows it"
+                f"{name} version {version} in {self._topic} is newer than this broker knows; "
+                "upgrade the broker"
             )
         decode = self._decoders.get((name, version))
         if decode is None:

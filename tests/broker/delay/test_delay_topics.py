@@ -387,7 +387,7 @@ BAD_TARGETS = [
     (LATER, "its own target"),
     ("nowhere", "create it first"),
     ("__consumer_offsets", "internal"),
-    ("a b", "no name of a topic"),
+    ("a b", "not a valid topic name"),
     ("second", "delay topic itself"),
 ]
 

@@ -18,20 +18,22 @@ from penstock.spark.pipelines.errors import PipelineError
 
 
 def test_secrets_are_read_from_files_that_others_cannot_read(tmp_path: Path) -> None:
-    file = tmp_path / "TOKEN"
+    folder = tmp_path / "my secrets"
+    folder.mkdir()
+    file = folder / "TOKEN"
     file.write_text("quite-secret\n")
     file.chmod(0o600)
-    assert read_secrets(str(tmp_path), ["TOKEN"]) == {"TOKEN": "quite-secret"}
+    assert read_secrets(str(folder), ["TOKEN"]) == {"TOKEN": "quite-secret"}
     file.chmod(0o640)
-    with pytest.raises(PipelineError, match="chmod 600") as refused:
-        read_secrets(str(tmp_path), ["TOKEN"])
+    with pytest.raises(PipelineError, match=r"chmod 600 '.*my secrets/TOKEN',") as refused:
+        read_secrets(str(folder), ["TOKEN"])
     assert "quite" not in str(refused.value)
     with pytest.raises(PipelineError, match="OTHER is missing on this worker"):
-        read_secrets(str(tmp_path), ["OTHER"])
+        read_secrets(str(folder), ["OTHER"])
     with pytest.raises(PipelineError, match="--secrets DIR"):
         read_secrets("", ["TOKEN"])
     with pytest.raises(PipelineError, match="is not the name of a secret"):
-        read_secrets(str(tmp_path), ["../TOKEN"])
+        read_secrets(str(folder), ["../TOKEN"])
 
 
 def test_a_data_folder_keeps_its_id(tmp_path: Path) -> None:

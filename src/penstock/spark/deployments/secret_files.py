@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,8 @@ def _read(folder: str, name: str) -> str:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & _OTHERS:
                 raise SecretMissing(
-                    f"{path} can be read by other users: chmod 600 {path}, then restart it"
+                    f"other users can read {path}: run chmod 600 {shlex.quote(str(path))}, then "
+                    "start the pipeline again"
                 )
             data = file.read(_BYTES_MAX + 1)
     except OSError as error:
