@@ -54,5 +54,5 @@ def test_a_broker_does_not_start_with_wrong_listeners(
 
 def test_an_advertised_host_does_not_go_with_listeners() -> None:
     kafka = (("listeners", "PLAINTEXT://:9092"),)
-    with pytest.raises(ConfigError, match=r"set advertised\.listeners instead"):
+    with pytest.raises(ConfigError, match=r"replace these two with advertised\.listeners"):
         BrokerConfig(advertised_host="a", kafka=kafka)

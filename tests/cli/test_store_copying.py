@@ -212,7 +212,7 @@ def test_no_broker_starts_with_a_part_of_a_copy(tmp_path: Path) -> None:
             threads.close()
 
     with_stores([path], leave)
-    with pytest.raises(ConfigError, match="part of a copy that did not end"):
+    with pytest.raises(ConfigError, match="holds an incomplete copy"):
         asyncio.run(start())
     with_stores([path], finish)
     asyncio.run(start())

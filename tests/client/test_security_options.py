@@ -46,7 +46,7 @@ def options(**given: Any) -> AdminOptions:
         ({**OAUTH, **ALICE}, "give sasl_oauth_token or sasl_oauth_token_url"),
         ({**OAUTH}, "needs sasl_oauth_token_url or sasl_oauth_token"),
         ({**OAUTH, **URL}, "needs sasl_oauth_client_id: give it too"),
-        ({**OAUTH, **URL, "sasl_oauth_token": "x"}, "exclude each other"),
+        ({**OAUTH, **URL, "sasl_oauth_token": "x"}, "not both"),
         ({**OAUTH, "sasl_oauth_token_url": "http://a.example/t"}, "without TLS: use https"),
         ({"security_protocol": "SSL", "ssl_key": "k.pem"}, "give ssl_certificate"),
         ({"security_protocol": "SSL", "ssl_key_password": "k"}, "give ssl_certificate"),

@@ -61,16 +61,16 @@ async def test_a_listener_can_have_a_limit_of_its_own(caplog: pytest.LogCaptureF
 async def test_a_client_that_may_have_no_session_is_logged_and_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its certificate yields no user, for example. The log has no traceback."""
+    """Its certificate does not map to a user, for example. The log has no traceback."""
     started = await rig()
 
     def refusing(peer: Peer) -> Script:
-        raise SessionRefused("its certificate yields no user")
+        raise SessionRefused("its certificate does not map to a user")
 
     started.server.new_session = refusing
     transport = started.network.open("10.1.1.1", 1 << 30)
     assert transport.aborted
-    assert "its certificate yields no user" in caplog.text
+    assert "its certificate does not map to a user" in caplog.text
     assert "Traceback" not in caplog.text
     assert (started.server.counters.connections, started.server.admission.addresses) == (0, 0)
 

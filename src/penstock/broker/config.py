@@ -90,7 +90,9 @@ class BrokerConfig:
     rack: str = _key(
         "", "The rack or zone of this broker, to spread replicas and read from near ones."
     )
-    connections_max: int = _key(10_000, "Connections in total; further ones are closed at once.")
+    connections_max: int = _key(
+        10_000, "Connections in total; further ones are closed immediately."
+    )
     connections_per_address_max: int = _key(5_000, "Connections from one IP address.")
     request_bytes_max: int = _key(100 << 20, "The largest request, in bytes.")
     bytes_in_flight_max: int = _key(
@@ -100,7 +102,7 @@ class BrokerConfig:
         "arriving.",
     )
     idle_timeout_s: float = _key(600.0, "Connections without traffic for this long are closed.")
-    open_files_max: int = _key(1_000, "Log files held open at once.")
+    open_files_max: int = _key(1_000, "Log files held open at the same time.")
     disk_reserve_bytes: int = _key(256 << 20, "Appends are refused when less than this is free.")
     flush_threads: int = _key(4, "Threads for fsync and other blocking disk operations.")
     session_timeout_s: float = _key(
@@ -200,8 +202,8 @@ class BrokerConfig:
         settings = dict(self.kafka)
         if LISTENERS in settings and (self.advertised_host or self.advertised_port):
             raise ConfigError(
-                f"{LISTENERS} and advertised_host or advertised_port are both set: set "
-                f"{ADVERTISED} instead of the latter"
+                f"{LISTENERS} cannot be combined with advertised_host or advertised_port: replace "
+                f"these two with {ADVERTISED}"
             )
         for name in (ADVERTISED, PROTOCOL_MAP, INTER_BROKER_NAME, INTER_BROKER_PROTOCOL):
             # Without `listeners`, the only one is in plain text, whatever these settings say.
@@ -216,8 +218,8 @@ class BrokerConfig:
         builder = settings.get(_PRINCIPAL_BUILDER, "")
         if builder and not builder.startswith("org.apache.kafka."):
             raise ConfigError(
-                f"{_PRINCIPAL_BUILDER} is a class in Java, and the users that it yields would not "
-                "be those of this broker: remove the setting"
+                f"{_PRINCIPAL_BUILDER} names a Java class, which this broker cannot run, so "
+                "clients would get other users than in Kafka: remove the setting"
             )
 
     def _check_used(self, prefix: str, what: str, is_used: bool) -> None:
@@ -227,7 +229,7 @@ class BrokerConfig:
             if is_used or not name.startswith(prefix) or (definition and definition.no_effect):
                 continue
             raise ConfigError(
-                f"{name} has no effect, because no listener uses {what}: add a listener that does "
+                f"{name} has no effect, because no listener uses {what}: add such a listener "
                 f"to {LISTENERS} and {PROTOCOL_MAP}, or remove the setting"
             )
 

@@ -177,7 +177,7 @@ async def open_store(
         raise
     await store.close()
     raise ConfigError(
-        f"store: {opening.shown(config.store_path)} has a part of a copy that did not end: wait "
+        f"store: {opening.shown(config.store_path)} holds an incomplete copy: wait "
         "until `penstock store copy` ends; if it was interrupted, empty the store and copy again"
     )
 

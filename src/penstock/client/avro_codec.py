@@ -54,7 +54,7 @@ class AvroCodec:
         if source.tell() != len(data):
             raise ValueError(
                 f"{len(data) - source.tell()} bytes are left over: "
-                "the data was written with another schema"
+                "the data was written with a different schema"
             )
         return value
 

@@ -315,8 +315,8 @@ class Connection(asyncio.BufferedProtocol):
         if SaslHandshakeRequest.API_KEY not in self._served:
             raise AuthenticationFailed(
                 str(self.address),
-                "this port of the broker has no SASL: use another port, or set security_protocol "
-                "to PLAINTEXT or SSL",
+                "this port of the broker does not use SASL: use another port, or set "
+                "security_protocol to PLAINTEXT or SSL",
             )
         await self._login.begin()
 

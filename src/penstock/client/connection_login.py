@@ -140,11 +140,11 @@ class ConnectionLogin:
         left_s = (self._ends_at or 0.0) - loop.time()
         again = left_s > _RETRY_MIN_S
         _log.warning(
-            "the login at %s is not renewed: %s; it ends in %.1f s%s",
+            "could not renew the login at %s: %s; the session ends in %.1f s%s",
             self._address,
             error,
             max(left_s, 0.0),
-            ", until then another attempt follows" if again else "",
+            "; retrying" if again else "",
         )
         if again:
             self._timer = loop.call_later(left_s / 2, self._begin_renewal)

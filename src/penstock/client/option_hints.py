@@ -112,7 +112,7 @@ _ANSWERS: Final[Mapping[str, str]] = {
     "selector": "the running event loop is used; leave the option out",
     "send_buffer_bytes": _SOCKETS,
     "enable_ssl_certificate_verification": (
-        "certificates are always verified: give the authority with ssl_ca"
+        "certificates are always verified: give the CA certificate with ssl_ca"
     ),
     "sasl_jaas_config": "give sasl_username and sasl_password",
     "sasl_login_callback_handler_class": "give a function that returns a token: sasl_oauth_token",

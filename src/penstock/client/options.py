@@ -166,7 +166,8 @@ class ProducerOptions(ClientOptions):
     acks: int = option(
         ACKS_ALL,
         values.acks,
-        'Which replicas acknowledge a batch: "all" in-sync replicas, 1 the leader, 0 none.',
+        'Which replicas acknowledge a batch: all in-sync ones ("all"), the leader (1), or '
+        "none (0).",
         shown='"all"',
     )
     enable_idempotence: bool = option(
@@ -333,13 +334,14 @@ class ConsumerOptions(ClientOptions):
     group_instance_id: str | None = option(
         None,
         values.maybe(values.name_text),
-        "Identifies this member across restarts. Back within the session timeout, it keeps its "
-        "partitions.",
+        "Identifies this member across restarts. If it is back within the session timeout, it "
+        "keeps its partitions.",
     )
     group_protocol: GroupProtocol = option(
         values.CLASSIC,
         values.group_protocol,
-        'Who assigns partitions: "classic" a member of the group, "consumer" the broker (KIP-848).',
+        'What assigns partitions: a member of the group ("classic"), or the broker ("consumer", '
+        "KIP-848).",
     )
     group_remote_assignor: str | None = option(
         None,

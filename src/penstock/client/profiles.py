@@ -108,8 +108,8 @@ def load(name: str) -> Profile:
     except FileNotFoundError:
         known = ", ".join(names()) or "none"
         raise OptionError(
-            f"there is no profile {name}: the profiles are {known}; make it with: penstock profile "
-            f"create {name}"
+            f"there is no profile {name}: the profiles are {known}; create it with: penstock "
+            f"profile create {name}"
         ) from None
     except OSError as error:
         raise OptionError(f"the profile {path} cannot be read: {error.strerror}") from None

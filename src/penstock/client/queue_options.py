@@ -98,12 +98,16 @@ class QueueOptions(ClientOptions):
         kafka="share.auto.offset.reset",
     )
     lock_extend: bool = option(
-        True, values.flag, "Extends the locks of jobs that are not settled, in time.", kafka=""
+        True,
+        values.flag,
+        "Extends the locks of jobs that are not settled yet, before the locks end.",
+        kafka="",
     )
     lock_extend_max_ms: int = option(
         3_600_000,
         values.whole(1),
-        "How long the lock of one job is extended. Later it ends, and the job is delivered again.",
+        "For how long in total the lock of a job is extended. After that the lock ends, and the "
+        "job is delivered again.",
         kafka="",
     )
     fetch_min_bytes: int = option(

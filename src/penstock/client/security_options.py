@@ -276,7 +276,7 @@ def _check_login(options: SecurityOptions, given: set[str]) -> None:
     endpoint = [name for name in (*_ENDPOINT, "sasl_oauth_scope") if name in given]
     if "sasl_oauth_token" in given:
         if endpoint:
-            raise OptionError(f"sasl_oauth_token and {endpoint[0]} exclude each other: give one")
+            raise OptionError(f"use sasl_oauth_token or {endpoint[0]}, not both")
         return
     for name in _ENDPOINT:
         if name not in given:

@@ -260,7 +260,7 @@ async def test_an_outcome_that_cannot_be_resolved_is_reported_as_unknown(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "commit", lose)
         patch.setattr(store, "get", fail)
-        with pytest.raises(OutcomeUnknown, match="it is unknown whether the change of"):
+        with pytest.raises(OutcomeUnknown, match="it is unknown whether the change to"):
             await create(harness, "t", 1)
 
 

@@ -118,7 +118,9 @@ def test_an_old_broker_cannot_keep_the_replication_factor() -> None:
     with FakeBroker(versions=versions) as fake:
 
         async def work(admin: Admin) -> None:
-            with pytest.raises(ApiNotServed, match="too old for allow_replication_factor_change"):
+            with pytest.raises(
+                ApiNotServed, match="does not support allow_replication_factor_change"
+            ):
                 await admin.alter_partition_reassignments(
                     {TOPIC_PARTITION: [1]}, allow_replication_factor_change=False
                 )

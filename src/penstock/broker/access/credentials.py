@@ -31,7 +31,9 @@ class UserCredentials:
         if self._decoys is None:
             users = self._cluster.image.users
             if users.decoy_secret is None:
-                raise RuntimeError("the cluster has no secret for decoys: create it at the start")
+                raise RuntimeError(
+                    "the cluster has no secret for unknown users: it is created at start-up"
+                )
             self._decoys = Decoys(users.decoy_secret, decoy_classes(users.credentials))
         return self._decoys
 
@@ -55,5 +57,9 @@ class UserCredentials:
         problems = self._cluster.image.users.problems
         for key, problem in problems.items():
             if self._told.get(key) != problem:
-                _log.error("%s in the metadata store locks out its user: %s", key, problem)
+                _log.error(
+                    "a user cannot log in, because %s in the metadata store is not valid: %s",
+                    key,
+                    problem,
+                )
         self._told = dict(problems)

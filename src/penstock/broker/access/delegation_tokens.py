@@ -97,8 +97,8 @@ class DelegationTokens:
                 raise ConfigError(_different(_others(self._cluster.image, broker_id)))
             if held is not None:
                 _log.warning(
-                    "delegation.token.secret.key was changed: all delegation tokens that were "
-                    "created with the old key are void"
+                    "delegation.token.secret.key was changed: all delegation tokens created with "
+                    "the old key are no longer accepted"
                 )
             held = kept
         self._check = held

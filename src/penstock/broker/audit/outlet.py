@@ -77,7 +77,7 @@ class Outlet:
                 await self._write(events)
             except Exception as error:  # noqa: BLE001 - no failure of the record ends the broker
                 self._log.warn(
-                    f"cannot write audit events to {self._name}, trying again in {PAUSE_S:g} s: "
+                    f"cannot write audit events to {self._name}, retrying in {PAUSE_S:g} s: "
                     f"{error or type(error).__name__}",
                     self._clock.monotonic(),
                 )

@@ -86,7 +86,7 @@ class Commits:
         self._require_settled(doubtful)
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT,
-            "other changes of the metadata kept conflicting with this one; try again",
+            "other metadata changes kept conflicting with this one; try again",
         )
 
     async def attempt(self, decision: Decision[R]) -> bool:
@@ -114,8 +114,8 @@ class Commits:
         if doubtful is not None and not self._is_void(doubtful):
             keys = ", ".join(change.key for change in doubtful.changes)
             raise OutcomeUnknown(
-                f"the store may still make the change of {keys}: check the current state before "
-                "you try again"
+                f"the outcome of the change to {keys} is unknown, because the store may still "
+                "apply it: check the current state before you try again"
             ) from cause
 
     def _is_void(self, decision: Decision[R]) -> bool:
@@ -143,7 +143,7 @@ class Commits:
                 entry = await self._store.get(change.key)
             except StoreError as error:
                 raise OutcomeUnknown(
-                    f"it is unknown whether the change of {change.key} was made ({error}): check "
+                    f"it is unknown whether the change to {change.key} was made ({error}): check "
                     "the current state before you try again"
                 ) from error
             if change.value is None:

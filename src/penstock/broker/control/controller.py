@@ -115,7 +115,7 @@ class ControllerRuntime:
         def with_term(image: ClusterImage) -> Decision[R]:
             if image.controller is None:
                 raise KafkaError(
-                    ErrorCode.NOT_CONTROLLER, "There is no controller at the moment: try again."
+                    ErrorCode.NOT_CONTROLLER, "There is no controller at the moment. Try again."
                 )
             return guarded(make(image), image.controller)
 

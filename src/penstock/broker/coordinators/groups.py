@@ -151,8 +151,8 @@ class GroupShell(ShardShell[Response, TimerKey, OwnEffect]):
         for name, version in sorted(self.shard.state.image.too_new - self._reported):
             self._reported.add((name, version))
             _log.error(
-                "skipped records of %s: %s has version %d, which is too new for this broker; "
-                "start a newer version of the broker",
+                "skipped records of %s: %s has version %d, which this broker does not know; "
+                "upgrade the broker",
                 self.partition_name,
                 name,
                 version,

@@ -62,8 +62,8 @@ class ShareCalls:
         failures = {about: each for about, each in outcomes if isinstance(each, KafkaError)}
         for about, error in list(failures.items())[:1]:
             _log.warning(
-                "the share coordinator refused %d of %d calls for group %s, retrying later: "
-                "partition %d of topic %s: %s",
+                "the share coordinator refused %d of %d calls for group %s, for example for "
+                "partition %d of topic %s; retrying later: %s",
                 len(failures),
                 len(outcomes),
                 group_id,

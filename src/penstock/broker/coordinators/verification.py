@@ -268,7 +268,7 @@ def _codes(answer: Codes | Answer) -> Codes:
     if isinstance(answer, Mapping):
         return answer
     if not isinstance(answer, AddPartitionsToTxnResponse.Transaction):
-        raise TypeError(f"{type(answer).__name__} does not answer for partitions")
+        raise TypeError(f"{type(answer).__name__} has no result for each partition")
     return {
         TopicPartition(topic.name, result.partition_index): code_from(result.partition_error_code)
         for topic in answer.topic_results

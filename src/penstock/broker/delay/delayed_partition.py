@@ -173,7 +173,7 @@ class DelayedPartition:
                     await self._on_failure(error)
                 except Exception as error:  # noqa: BLE001 - it is logged, and tried again
                     # A bug must not end the broker, nor stop other topics.
-                    _log.exception("copying %s failed because of a bug; trying again", self._name())
+                    _log.exception("copying %s failed because of a bug; retrying", self._name())
                     self._copying = self._before = None
                     await self._on_failure(error)
         finally:
@@ -280,8 +280,8 @@ class DelayedPartition:
         if lost is None:
             return Copying(state)
         _log.warning(
-            "%s has lost records from offset %d on in an unclean election: records that come in "
-            "their place are copied, and some others may be copied twice",
+            "%s: an unclean election lost its records from offset %d on; the records that "
+            "replaced them are copied, and some other records may be copied twice",
             self._name(),
             lost,
         )
@@ -338,7 +338,7 @@ class DelayedPartition:
         self._around.counters.missing += len(missing)
         if missing:
             _log.warning(
-                "%s: retention has deleted %d records before they were copied: raise retention.ms",
+                "%s: retention deleted %d records before they were copied: raise retention.ms",
                 self._name(),
                 len(missing),
             )
@@ -393,7 +393,7 @@ class DelayedPartition:
 
     def _on_success(self) -> None:
         if self._logged_at is not None:
-            _log.info("%s is copied to '%s' again", self._name(), self._target_name())
+            _log.info("resumed copying %s to '%s'", self._name(), self._target_name())
         self._logged_at = self._failing_since_ms = None
         self._pause_s = PAUSE_MIN_S
 
@@ -408,7 +408,7 @@ class DelayedPartition:
         if self._logged_at is None or now - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = now
             _log.warning(
-                "%s cannot be copied to '%s', trying again: %s (%s)",
+                "cannot copy %s to '%s', retrying: %s (%s)",
                 self._name(),
                 self._target_name(),
                 error,

@@ -195,7 +195,7 @@ def _forbidden(asked: _Asked, context: RequestContext) -> set[str]:
 
 def _as_answered(answer: Answer) -> _Answered:
     if not isinstance(answer, _Answered):
-        raise TypeError(f"{type(answer).__name__} does not answer for partitions")
+        raise TypeError(f"{type(answer).__name__} has no result for each partition")
     return answer
 
 

@@ -66,7 +66,7 @@ def _answer(topic: str, index: int, context: RequestContext) -> DescribeQuorumRe
         return DescribeQuorumResponse.Partition(
             index,
             ErrorCode.LEADER_NOT_AVAILABLE,
-            "There is no controller at the moment: try again.",
+            "There is no controller at the moment. Try again.",
         )
     return _describe(image, image.controller, context.services.config.broker_id)
 

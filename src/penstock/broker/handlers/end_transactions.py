@@ -53,7 +53,7 @@ def handle(
 
 def _response(answer: Answer) -> EndTransactionsResponse:
     if not isinstance(answer, EndedTogether):
-        raise TypeError(f"{type(answer).__name__} does not answer for many transactions")
+        raise TypeError(f"{type(answer).__name__} has no result for each transaction")
     return EndTransactionsResponse(
         error_code=answer.code,
         members=[

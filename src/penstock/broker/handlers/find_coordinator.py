@@ -81,14 +81,14 @@ def _find(key: str, key_type: int, context: RequestContext) -> FindCoordinatorRe
         return _none(
             key,
             ErrorCode.INVALID_REQUEST,
-            f"key type {key_type} is unknown: use 0 (group) or 1 (transaction), or from version "
-            f"{_SHARE_SINCE} on 2 (share partition)",
+            f"key type {key_type} is unknown: use 0 (group), 1 (transaction), or 2 (share "
+            f"partition, from version {_SHARE_SINCE} on)",
         )
     if key_type == _SHARE and not is_share_key(key):
         return _none(
             key,
             ErrorCode.INVALID_REQUEST,
-            f"'{key}' is no key of a share partition: use group:topic id:partition",
+            f"'{key}' is not a share partition's key: use group:topic id:partition",
         )
     image = context.services.image
     topic = image.topics.get(kind.topic)

@@ -62,8 +62,8 @@ class AddressLimits:
                 found = await self._env.executor.run(partial(_addresses_of, name))
             except (OSError, UnicodeError) as error:  # The second one: it is no host name.
                 _log.warning(
-                    "max.connections.per.ip.overrides: the address of %s is not known (%s): check "
-                    "the name, or use an address",
+                    "max.connections.per.ip.overrides: %s cannot be resolved (%s): check the "
+                    "name, or use an address",
                     name,
                     error,
                 )

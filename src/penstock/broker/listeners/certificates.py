@@ -120,11 +120,11 @@ class ListenerCertificates:
                 return None
             user = self._settings[name].rules.user(distinguished_name(certificate))
         except (CertificateInvalid, PrincipalRefused) as error:
-            raise SessionRefused(f"its certificate yields no user: {error}") from error
+            raise SessionRefused(f"its certificate does not map to a user: {error}") from error
         # A distinguished name may be longer than the name of another user.
         is_long = user.isprintable() and len(user.encode()) > NAME_BYTES_MAX
         if not is_long and (problem := name_problem(user)) is not None:
-            raise SessionRefused(f"its certificate yields no user: {problem}")
+            raise SessionRefused(f"its certificate does not map to a user: {problem}")
         return user_principal(user)
 
     def _warn_of_expiry(self, name: str, contexts: TlsContexts, now_ms: int) -> None:

@@ -34,7 +34,7 @@ class LoginsWaiting(Exception):
     """Too many logins wait. The client may try again soon."""
 
     def __init__(self) -> None:
-        super().__init__(f"{WAITING_MAX} logins wait for a check of their password: try again soon")
+        super().__init__(f"{WAITING_MAX} logins are waiting for a password check: try again soon")
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +115,7 @@ class LoginWork:
                 try:
                     result: bytes | None = await self._executor.run(login.work.run)
                 except Exception:  # noqa: BLE001 - one login fails, the others go on
-                    _log.exception("the hash of a password failed")
+                    _log.exception("could not hash a password")
                     result = None
                 login.done(result)
         finally:

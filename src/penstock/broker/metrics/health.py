@@ -194,7 +194,7 @@ class Health:
         return Finding(
             "controller",
             False,
-            f"a task of the controller fails: {controller.failing}",
+            f"a task of the controller is failing: {controller.failing}",
             "It is retried every 30 s; check the broker's log, and report the error.",
         )
 

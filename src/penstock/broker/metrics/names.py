@@ -67,8 +67,8 @@ METRICS: Final = (
     # Requests
     _histogram(
         "penstock_request_duration_seconds",
-        "From when the broker started to process a request until its response was ready. Includes "
-        "waiting: a fetch waits for data, acks=all for the replicas.",
+        "Time from when the broker started to process a request until its response was ready. "
+        "Includes waiting: a fetch waits for data, acks=all for the replicas.",
         "api",
     ),
     _counter("penstock_request_errors_total", "Requests refused as a whole.", "api", "error"),
@@ -315,7 +315,7 @@ METRICS: Final = (
     ),
     _gauge(
         "penstock_share_group_scheduled_records",
-        "Records with far due times that a share group has still to get, in partitions led here.",
+        "Records with far due times that a share group has yet to receive, in partitions led here.",
         "group",
     ),
     _gauge(

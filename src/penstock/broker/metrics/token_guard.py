@@ -28,7 +28,7 @@ _SCHEME: Final = "bearer"
 class Access(Enum):
     FULL = "the request has the token, or none is needed"
     ANONYMOUS = "the request has no token"
-    WRONG = "the request has another token"
+    WRONG = "the request has a wrong token"
 
 
 class TokenGuard:

@@ -63,7 +63,8 @@ class OffsetCheckpoints:
         except StorageError as error:
             if not self._is_failing:
                 _log.warning(
-                    "%s; after a restart they may have to be fetched from other replicas", error
+                    "%s; after a restart, high watermarks may have to come from other replicas",
+                    error,
                 )
             self._is_failing = True
         else:

@@ -94,7 +94,7 @@ class TopicKeys:
                 self._told.pop(key_name, None)
 
     def _give_up(self, key_name: str, logs: dict[str, DataKey], error: KeyDropped) -> None:
-        _log.error("%s; %d encrypted logs go offline", error, len(logs))
+        _log.error("%s; taking %d encrypted logs offline", error, len(logs))
         self._keyring.forget(key_name)
         for log in self._directory:
             if log.directory in logs and log.failure is None:

@@ -182,7 +182,7 @@ class Peer(asyncio.BufferedProtocol):
             self._end(f"{self.name} sent an invalid response to {name}: {error}")
             raise PeerLost(self._lost) from error
         except asyncio.CancelledError:
-            self._end(f"the connection to {self.name} was closed: the request was canceled")
+            self._end(f"the connection to {self.name} was closed: the request was cancelled")
             raise
         finally:
             self._answer = None

@@ -425,7 +425,7 @@ class _FetchConnection:
                 found.append(read_offsets(answer))
         except PeerLost as lost:
             _log.debug(
-                "leader %d did not report the bounds of its logs: %s", self._link.leader, lost
+                "leader %d did not report where its logs start and end: %s", self._link.leader, lost
             )
             found = [{}, {}]
         starts, ends = found

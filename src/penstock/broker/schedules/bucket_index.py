@@ -299,7 +299,7 @@ def clear_leftovers(disk: Disk, root: str) -> None:
     try:
         clear(disk, f"{root}/{DIRECTORY}")
     except OSError as error:
-        _log.warning("%s/%s could not be removed: %s; it is not used", root, DIRECTORY, error)
+        _log.warning("%s/%s could not be removed: %s; it is no longer used", root, DIRECTORY, error)
 
 
 def clear(disk: Disk, directory: str) -> None:

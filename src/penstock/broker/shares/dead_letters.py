@@ -150,7 +150,7 @@ class DeadLetters:
                     await self._on_failure(group_id, settings, error, trouble)
                     continue
                 if trouble.logged_at is not None:
-                    _log.info("dead letters of group %s are written again", group_id)
+                    _log.info("resumed writing dead letters of group %s", group_id)
                 trouble = _Trouble()
                 if self._orders.get(group_id) is order:
                     del self._orders[group_id]
@@ -166,8 +166,7 @@ class DeadLetters:
         if trouble.logged_at is None or now - trouble.logged_at >= _LOG_EVERY_S:
             trouble.logged_at = now
             _log.warning(
-                "cannot write dead letters of group %s for %s-%d to topic %s, and will try again: "
-                "%s",
+                "cannot write dead letters of group %s for %s-%d to topic %s, retrying: %s",
                 group_id,
                 self._hosted.topic,
                 self._hosted.index,

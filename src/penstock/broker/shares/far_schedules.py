@@ -243,8 +243,8 @@ class FarSchedules:
         self._pause_ms = min(max(PAUSE_MIN_MS, 2 * self._pause_ms), PAUSE_MAX_MS)
         self._paused_until_ms = self._now().ticks_ms + self._pause_ms
         _log.warning(
-            "the schedule of %s-%d cannot be read or written: %s; its records with far due times "
-            "are delayed; trying again in %d ms",
+            "cannot read or write the schedule of %s-%d, so its records with far due times are "
+            "delayed: %s; retrying in %d ms",
             self._hosted.topic,
             self._hosted.index,
             error,

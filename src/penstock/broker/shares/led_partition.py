@@ -192,7 +192,8 @@ class LedPartition:
             await work()
         except Exception:  # noqa: BLE001 - logged; members load the state again
             _log.exception(
-                "share groups of %s-%d failed; dropping what is in memory of them",
+                "a task of the share groups of %s-%d failed; discarding their state from memory, "
+                "members load it again",
                 self.hosted.topic,
                 self.hosted.index,
             )

@@ -113,17 +113,22 @@ class LetterSender:
         """Returns the partition for the dead letters of a partition. Creates the topic if brokers
         may do that. Raises `KafkaError` if the topic cannot have these dead letters."""
         prefix = self._configs().text_value("errors.deadletterqueue.topic.name.prefix")
-        if name in INTERNAL_TOPICS or not name.startswith(prefix):
+        if name in INTERNAL_TOPICS:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"the name of the topic must begin with {prefix!r}, because of "
-                "errors.deadletterqueue.topic.name.prefix: choose another one for the group",
+                "an internal topic cannot be a dead-letter topic: choose another topic for the "
+                "group",
+            )
+        if not name.startswith(prefix):
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"the dead-letter topic must have a name that begins with {prefix!r} "
+                "(errors.deadletterqueue.topic.name.prefix): choose another topic for the group",
             )
         if name == source.topic:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                "records of this topic cannot have their dead letters in the same topic: choose "
-                "another one for the group",
+                "a topic cannot be its own dead-letter topic: choose another one for the group",
             )
         topic = self._cluster.image.topics.get(name) or await self._create(name)
         if not self._configs().settings(topic.configs).errors_deadletterqueue_group_enable:

@@ -94,7 +94,8 @@ async def alter_partition_reassignments(
         connection = await cluster.controller_connection()
         if connection.version_of(AlterPartitionReassignmentsRequest) < 1:
             raise ApiNotServed(
-                "the controller is too old for allow_replication_factor_change=False: leave it out"
+                "the controller does not support allow_replication_factor_change=False: leave it "
+                "out"
             )
     for topic, indexes in _by_topic(replicas).items():
         parts: list[AlterPartitionReassignmentsRequest.Partition] = []

@@ -415,7 +415,7 @@ class Fetcher:
                 state.drain_first = True
             else:
                 _log.info(
-                    "%s does not hold offset %d: auto_offset_reset applies",
+                    "%s does not hold offset %d; using auto_offset_reset",
                     state.topic_partition,
                     state.fetch_offset,
                 )

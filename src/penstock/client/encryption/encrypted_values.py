@@ -302,7 +302,9 @@ class _OpenedFields:
     def check_keys(self) -> None:
         """Raises `NotAuthentic` for fields of different keys, or `KeyErased`."""
         if len(self._key_ids) > 1:
-            raise NotAuthentic("the encrypted fields have different keys: some are of other values")
+            raise NotAuthentic(
+                "the encrypted fields have different keys: some belong to another value"
+            )
         if self._error is not None and self._erased is _MISSING:
             raise self._error
 
@@ -313,8 +315,8 @@ class _OpenedFields:
         """
         if self._subjects and self._subjects != {_digest(subject())}:
             raise NotAuthentic(
-                "an encrypted field was written for another subject, or the argument subject "
-                "returns another subject than for the producer"
+                "an encrypted field was written for another subject, or the subject function "
+                "differs from the producer's"
             )
 
 
@@ -345,7 +347,7 @@ def _subject_of(value: T, subject: Callable[[T], str]) -> str:
     found = subject(value)
     if not isinstance(found, str) or not found:
         raise EncryptionFailed(
-            "the value has no subject: the argument subject must return a text that is not empty"
+            "the value has no subject: the subject function must return a string that is not empty"
         )
     return found
 

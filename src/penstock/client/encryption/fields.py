@@ -121,8 +121,8 @@ class FieldPath:
             return {**fields, first: change(found, str(self))}
         if not isinstance(found, dict):
             raise EncryptionFailed(
-                f"the field {self} cannot be encrypted: {first} is no object. Encrypt {first} as a "
-                "whole"
+                f"the field {self} cannot be encrypted: {first} is not an object. Encrypt {first} "
+                "as a whole"
             )
         return {**fields, first: self._changed(found, rest, change)}
 
@@ -131,7 +131,7 @@ def checked_paths(fields: Collection[str], optional: Collection[str]) -> list[Fi
     """Returns the paths of the arguments `fields` and `optional_fields`. Raises `OptionError`."""
     for name, given in (("fields", fields), ("optional_fields", optional)):
         if isinstance(given, str):
-            raise OptionError(f"{name} is one text: give a list, {name}=[{given!r}]")
+            raise OptionError(f"{name} is a single string: give a list, {name}=[{given!r}]")
     paths = [
         *(FieldPath(tuple(each.split(".")), True) for each in sorted(set(fields))),
         *(FieldPath(tuple(each.split(".")), False) for each in sorted(set(optional))),

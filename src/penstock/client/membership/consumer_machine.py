@@ -443,8 +443,9 @@ class ConsumerMembership:
         self._unreleased_at = None
         self._fail(
             Fenced(
-                f"another member of group {self.options.group_id} is in use with group_instance_id "
-                f"{self.options.group_instance_id!r}: give each member its own, or stop that one"
+                f"group_instance_id {self.options.group_instance_id!r} is already used by another "
+                f"member of group {self.options.group_id}: give each member its own, or stop that "
+                "one"
             )
         )
 

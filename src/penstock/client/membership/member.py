@@ -208,11 +208,7 @@ class GroupMember:
     # -- joining and leaving --------------------------------------------------------------------
 
     def subscribe(
-        self,
-        topics: Iterable[str],
-        listener: Listener | None = None,
-        *,
-        regex: str | None = None,
+        self, topics: Iterable[str], listener: Listener | None = None, *, regex: str | None = None
     ) -> None:
         """Subscribes to these topics. The group learns of it through the next polls.
 
@@ -349,7 +345,7 @@ class GroupMember:
                 await self._ask(Ask(request, timeout_s, find=False), in_turn=not is_member)
         except (ClientError, TimeoutError) as error:
             _log.info(
-                "cannot leave group %s, it will remove this member after the session timeout: %s",
+                "cannot leave group %s; it will remove this member after the session timeout: %s",
                 self.options.group_id,
                 error or "no answer in time",
             )
@@ -486,7 +482,11 @@ class GroupMember:
         try:
             await self._commits.commit({}, timeout_s=max(limit_s, 0.0))
         except ClientError as error:
-            _log.warning("group %s: commits are not answered: %s", self.options.group_id, error)
+            _log.warning(
+                "group %s: the coordinator did not answer the last commits: %s",
+                self.options.group_id,
+                error,
+            )
 
 
 def _machine(options: MembershipOptions, random: Random) -> Membership | ConsumerMembership:

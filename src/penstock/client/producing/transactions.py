@@ -171,7 +171,7 @@ class Transactions:
     def begin(self) -> None:
         if self._is_open:
             raise RuntimeError(
-                "a transaction is already open: a producer has one at a time, end it first"
+                "a transaction is already open, and a producer has only one at a time: end it first"
             )
         self._is_open = True
         self._has_offsets = False
@@ -254,7 +254,9 @@ class Transactions:
         """Commits the transaction. Returns when the commit is decided. Raises `TransactionAborted`
         if it could not be committed and was aborted."""
         if not self._is_open:
-            raise Closed("the producer was closed inside the transaction, which aborted it")
+            raise Closed(
+                "the producer was closed inside the transaction; the transaction was aborted"
+            )
         await self._uninterrupted(self._commit())
 
     async def abort(self) -> None:

@@ -31,7 +31,7 @@ def seconds(name: str, given: Seconds, *, least: float = 0.0) -> float:
     """Returns a length of time in seconds, or raises `OptionError`."""
     value = given.total_seconds() if isinstance(given, timedelta) else given
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-        raise OptionError(f"{name} is {given!r}: give seconds, or a timedelta, from {least:g} on")
+        raise OptionError(f"{name} is {given!r}: give seconds or a timedelta, {least:g} or more")
     return float(value)
 
 

@@ -70,7 +70,8 @@ class Replies:
         partition, correlation_id = _partition_of(record), record.header(CORRELATION_ID)
         if partition is None or correlation_id is None:
             raise ClientError(
-                "nobody waits for a reply to this job: it was sent with put(), not with ask()"
+                "no client is waiting for a reply to this job: it was sent with put(), not with "
+                "ask()"
             )
         producer = await self._sender.producer()
         headers = ((CORRELATION_ID, correlation_id),)

@@ -139,7 +139,7 @@ class WorkerPool(Generic[V]):
             return False
         except ClientError as error:
             self.summary.lost += 1
-            _log.error("%r cannot be settled, it is delivered again: %s", job, error)
+            _log.error("%r could not be settled, so it will be delivered again: %s", job, error)
             return False
         return True
 

@@ -343,7 +343,7 @@ class ShareConsumer:
             self.leases.add(Lease(part, topic_partition, broker_id, row, now, locked_until))
         self._acknowledge(broker_id, part, found.gaps, AckType.GAP, locked_until)
         if found.damaged:
-            _log.error("records of %s are corrupt: %s. Released", topic_partition, found.error)
+            _log.error("releasing corrupt records of %s: %s", topic_partition, found.error)
             self._acknowledge(broker_id, part, found.damaged, AckType.RELEASE, locked_until)
         if self._gives_back:
             self._release_buffered()
