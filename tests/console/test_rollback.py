@@ -1,4 +1,4 @@
-"""Tests the console's rollback of deployed pipelines over HTTP, without a browser and without Spark.
+"""Tests the console's rollback of deployed pipelines over HTTP, without a browser.
 
 The rights that it needs are those of every change: `test_deployment_rights` has them.
 """

@@ -34,6 +34,7 @@ from penstock.spark.deployments.catalog_errors import (
     ChangeConflict,
     NoSuchDeployment,
 )
+from penstock.spark.deployments.catalog_view import CatalogView
 from penstock.spark.deployments.checkpoint_folders import check_resettable
 from penstock.spark.deployments.checkpoint_rules import FlowChange, compare, decide, former_flows
 from penstock.spark.deployments.generations import brings_tables, check_no_recompute
@@ -158,14 +159,14 @@ class Deployments:
                 for name in sorted(records.view.deployments)
             ],
             "workers": workers,
-            "hidden": self._hidden(),
+            "hidden": self.hidden(),
         }
 
     def problems(self) -> list[Problem]:
         """Returns the problems of deployed pipelines, for the overview."""
         return self._records.problems(self._link.env.clock.wall_ms())
 
-    def _hidden(self) -> str:
+    def hidden(self) -> str:
         """Returns a sentence about what the user may not see."""
         if not self._denied:
             return ""
@@ -225,7 +226,7 @@ class Deployments:
             ],
             "restarts": self._starts(name, now_ms - _DAY_MS),
             "worker_status": None if worker is None else asdict(worker),
-            "hidden": self._hidden(),
+            "hidden": self.hidden(),
         }
 
     def graph(self, name: str) -> dict[str, Any]:
@@ -258,11 +259,18 @@ class Deployments:
         deployment, view = self._deployment(name), self._records.view
         return deployment, view.versions.get((name, deployment.version)), view.statuses.get(name)
 
+    def known_all(self) -> CatalogView:
+        """Returns all deployments that the user sees, as they were read last."""
+        return self._records.view
+
+    def live_workers(self) -> int:
+        return len(self._records.view.live_workers(self._link.env.clock.wall_ms()))
+
     def _deployment(self, name: str) -> Deployment:
         found = self._records.view.deployments.get(name)
         if found is None:
             raise NotFound(
-                self._hidden()
+                self.hidden()
                 or f"there is no deployed pipeline {name}: see them with penstock pipeline list"
             )
         return found
@@ -376,10 +384,11 @@ class Deployments:
         return {"name": name}
 
     @asynccontextmanager
-    async def catalog(self, what: str) -> AsyncIterator[Catalog]:
-        """Opens the catalog for a change with the rights of the user."""
+    async def catalog(self, what: str, *, create: bool = False) -> AsyncIterator[Catalog]:
+        """Opens the catalog for a change with the rights of the user. With `create`, its topics
+        are created if they are missing."""
         with pipeline_errors():
-            async with self._link.catalog(what) as catalog:
+            async with self._link.catalog(what, create=create) as catalog:
                 yield catalog
 
 
