@@ -230,12 +230,15 @@ class Deployments:
         }
 
     def graph(self, name: str) -> dict[str, Any]:
-        """Returns the graph of the last run, for previews of a pipeline that runs."""
+        """Returns the graph of the last run."""
         self._deployment(name)
+        return self._graph(self._records.view.statuses.get(name))
+
+    def check_runs(self, name: str) -> None:
+        """Raises `NotFound` if the pipeline has no driver that could read rows."""
         state, _ = self._records.state(name, self._link.env.clock.wall_ms())
         if state not in _WITH_ROWS:
             raise NotFound(f"{name} does not run ({state.lower()}): rows are shown while it runs")
-        return self._graph(self._records.view.statuses.get(name))
 
     def _graph(self, status: Status | None) -> dict[str, Any]:
         """Returns the graph of the last run, with the rates of the topics."""

@@ -65,7 +65,13 @@ class Workspace:
         self.deployments = Deployments(link, watch, progress)
         self.deploying = Deploying(self.deployments, uploads)
         self.reprocessing = Reprocessing(link, watch, self.deployments)
-        self.previews = Previews(link, self.deployments.graph, self.deployments.exists)
+        self.previews = Previews(
+            link,
+            self.messages,
+            self.deployments.graph,
+            self.deployments.check_runs,
+            self.deployments.exists,
+        )
         watch.picture.pipeline_problems = self.deployments.problems
         self.figures = Figures(
             watch,
