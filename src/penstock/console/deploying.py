@@ -23,6 +23,7 @@ from penstock.spark.deployments.deploy_plan import DeployOptions, Known, compare
 from penstock.spark.deployments.generations import check_no_recompute
 from penstock.spark.deployments.ignore_rules import ALWAYS
 from penstock.spark.deployments.model import NAME
+from penstock.spark.deployments.storage_place import check_storage
 
 SCHEDULES: Final = ("", "continuous", "every", "cron")
 _NOTE_CHARACTERS_MAX: Final = 1_000
@@ -85,6 +86,7 @@ class Deploying:
         with pipeline_errors():
             if found.version:
                 check_no_recompute(known.deployments[name])
+            check_storage(files.storage, name, known.deployments)
             told = decide(others, (), (), found.pending).texts()
         return {
             "name": name,

@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from penstock.client.serializers import Avro
 from penstock.console.errors import BadRequest
@@ -34,7 +34,15 @@ def uploaded(request: Request) -> AsyncIterator[bytes]:
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or len(length) > 19 or int(length) > ARCHIVE_BYTES_MAX:
         raise BadRequest(TOO_LARGE)
-    return request.stream()
+    return _received(request)
+
+
+async def _received(request: Request) -> AsyncIterator[bytes]:
+    try:
+        async for part in request.stream():
+            yield part
+    except ClientDisconnect:
+        raise BadRequest("the browser stopped sending: try again") from None
 
 
 class Body:

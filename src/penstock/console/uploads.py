@@ -94,9 +94,7 @@ class Uploads:
             try:
                 yield Path(made)
             finally:
-                await asyncio.shield(
-                    self._executor.run(lambda: shutil.rmtree(made, ignore_errors=True))
-                )
+                await self._executor.run(lambda: shutil.rmtree(made, ignore_errors=True))
         finally:
             self._busy -= 1
 

@@ -27,9 +27,8 @@ async function packed(values) {
 }
 
 function asked(values, known) {
-  const form = new URLSearchParams({ name: known || values.name.trim(), new: String(!known), script: values.script.trim(),
+  return new URLSearchParams({ name: known || values.name.trim(), new: String(!known), script: values.script.trim(),
     schedule: values.schedule, when: values.when.trim(), note: values.note.trim(), stopped: String(values.stopped) });
-  return form;
 }
 
 // Choices for the flows whose checkpoints do not fit. They do not change the plan, so it stays.
@@ -40,10 +39,11 @@ function choices(open) {
   return { element: h("div", { oninput: (event) => event.stopPropagation() }, rows), selects };
 }
 
-function described(plan, known, decided) {
+function described(plan, known, decided, stopped) {
   const lines = [known ? `${plan.name} becomes a new version, after version ${plan.version}` : `${plan.name} is deployed for the first time`,
     `${size(plan.bytes)} of files`, ...plan.flows];
   if (plan.unnamed.length) lines.push(`Not compared, because their names are computed: flows of ${plan.unnamed.join(", ")}`);
+  lines.push(stopped ? "It is not started" : "It is started");
   if (!plan.workers) lines.push("No worker is running, so nothing is run yet. Start one with: penstock pipeline worker");
   return [h("ul", { id: "plan" }, lines.map((line) => h("li", {}, line))), decided.element];
 }
@@ -66,7 +66,7 @@ export function deploy(known = null) {
     look: async (values) => {
       plan = await upload("/api/read/deploy", asked(values, known), await packed(values));
       decided = choices(plan.open);
-      return { content: described(plan, known, decided) };
+      return { content: described(plan, known, decided, values.stopped) };
     },
     send: async (values) => {
       const chosen = [...decided.selects].map(([flow, select]) => [flow, select.value]);

@@ -137,6 +137,6 @@ def parse_schedule(
         check(schedule)
     except ScheduleInvalid as error:
         raise PipelineError(str(error)) from error
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise PipelineError(f"--every: {error}") from error
     return schedule
