@@ -90,7 +90,8 @@ class Uploads:
             raise BadRequest("other projects are being uploaded: try again in a moment")
         self._busy += 1
         try:
-            made = await self._executor.run(lambda: tempfile.mkdtemp(prefix="penstock-upload-"))
+            # Not on a thread: a folder that is made after a cancellation would stay.
+            made = tempfile.mkdtemp(prefix="penstock-upload-")
             try:
                 yield Path(made)
             finally:

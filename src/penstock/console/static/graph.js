@@ -115,7 +115,7 @@ export function graph(name) {
       fill(shown, h("p", { class: "soft" }, "reading"));
       try {
         const answer = await post(`/api/read/preview/${encodeURIComponent(name)}`, { node: node.id });
-        const titles = answer.columns.map(([column, type]) => `${column} ${type}`);
+        const titles = answer.columns.map(([column, type]) => `${column} ${type}`.trim());
         fill(shown, h("div", { class: "scroll" }, table(titles, answer.rows.map((row) => row.map((cell) => (cell === null ? h("span", { class: "soft" }, "NULL") : cell))), `The ${answer.of} has no rows.`)));
         of.textContent = `${answer.of}: at most 50 ${answer.of.startsWith("topic") ? "of the newest records" : "rows of its newest file"}`;
       } catch (error) { fill(shown, h("p", { class: "error" }, error.message)); }
