@@ -79,14 +79,15 @@ def visitor(bootstrap: str) -> Iterator[Browserless]:
     """Looks at a pipeline that was stopped. Only its records of the topic `long-views` exist."""
     with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
         create_topics(admin)
-        admin.create_topic("long-views", partitions=2)
+        settings = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
+        admin.create_topic("long-views", partitions=2, configs=settings)
 
         def write(topic: str, value: bytes | None, **how: Any) -> None:
             producer.send(topic, value, **how).result(timeout_s=patient(60))
 
-        write("long-views", b"first", key=b"ann", partition=0, timestamp=1_000)
-        write("long-views", None, partition=1, timestamp=2_500)
-        write("long-views", b"\xff\x00", partition=0, timestamp=2**61)
+        write("long-views", b"first", key=b"ann", partition=0, timestamp_ms=1_000)
+        write("long-views", None, partition=1, timestamp_ms=2_500)
+        write("long-views", b"\xff\x00", partition=0, timestamp_ms=2**61)
         worker = FakeWorker(write, "shown")
         worker.deploy(wanted="STOPPED")
         more = [{"from": "flow:more", "to": "table:page_views"}]
