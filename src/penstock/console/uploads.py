@@ -102,7 +102,7 @@ class Uploads:
     async def _receive(self, parts: AsyncIterator[bytes], file: Path) -> None:
         """Writes on a thread, in large parts."""
         size = 0
-        with await self._executor.run(lambda: file.open("wb")) as written:
+        with file.open("wb") as written:
             waiting = bytearray()
             async for part in parts:
                 size += len(part)
