@@ -15,6 +15,7 @@ pytest.importorskip("yaml", reason='pipelines need PySpark: pip install "penstoc
 from console.fake_worker import definition, history
 from console.projects import packed, project
 from console.running import Answer, Browserless, eventually, running_console
+from penstock.console import uploads
 from penstock.console.errors import BadRequest
 from penstock.console.uploads import AT_A_TIME_MAX, CheckedProject, Uploads
 from penstock.runtime import Threads
@@ -236,8 +237,8 @@ async def _parts(*parts: bytes, then: asyncio.Event | None = None) -> AsyncItera
         await then.wait()
 
 
-def check(uploads: Uploads, parts: AsyncIterator[bytes]) -> asyncio.Task[CheckedProject]:
-    return asyncio.create_task(uploads.checked(parts, "", "", ""))
+def check(desk: Uploads, parts: AsyncIterator[bytes]) -> asyncio.Task[CheckedProject]:
+    return asyncio.create_task(desk.checked(parts, "", "", ""))
 
 
 def test_an_archive_without_a_stated_size_is_cut_off(
@@ -259,21 +260,28 @@ def test_an_archive_without_a_stated_size_is_cut_off(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_check_that_dies_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As when it reaches its limit of memory. The log of the console says how it ended."""
+    with pytest.raises(BadRequest, match="too much time or memory to be checked"):
+        asyncio.run(uploads._check(tmp_path, "no JSON"))
+    assert "the check of an uploaded project ended with 1: Traceback" in caplog.text
+
+
 def test_few_uploads_at_a_time() -> None:
     """A further one is refused, and is possible when another has ended."""
     threads = Threads(1)
 
     async def main() -> None:
-        uploads, end = Uploads(threads), asyncio.Event()
-        open_uploads = [check(uploads, _parts(b"x", then=end)) for _ in range(AT_A_TIME_MAX)]
+        desk, end = Uploads(threads), asyncio.Event()
+        open_uploads = [check(desk, _parts(b"x", then=end)) for _ in range(AT_A_TIME_MAX)]
         await asyncio.sleep(0)
         with pytest.raises(BadRequest, match="other projects are being uploaded"):
-            await check(uploads, _parts(b"x"))
+            await check(desk, _parts(b"x"))
         for each in open_uploads:
             each.cancel()
         await asyncio.gather(*open_uploads, return_exceptions=True)
         with pytest.raises(BadRequest, match="choose the folder"):
-            await check(uploads, _parts())
+            await check(desk, _parts())
 
     try:
         asyncio.run(main())
