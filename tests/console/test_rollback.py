@@ -150,6 +150,25 @@ def test_kept_tables_come_back_with_their_version(
     assert history(bootstrap, "swapped")[-1].text.endswith("with the tables that it computed")
 
 
+def test_a_flow_that_was_to_begin_again_still_does(
+    visitor: Browserless, producer: Producer[Any, Any], bootstrap: str
+) -> None:
+    """If it was asked for the version that is returned to, or an earlier one. The page says so
+    before the rollback."""
+    worker = deployed(producer, "pending", NEW, NEW, NEW)
+    asked = {"reset_flows": ["counts"], "reset_versions": {"counts": 2}, "reset_revision": 4}
+    worker.define(Deployment("pending", 4, 3, **asked))
+
+    def pending() -> list[list[bool]]:
+        versions = shown(visitor, "pending", 3)["versions"]
+        return [[change["pending"] for change in each["changes"]] for each in versions]
+
+    eventually(lambda: pending() == [[True, False], [True, False], [False, False]])
+    assert roll_back(visitor, "pending", 2).status == 200
+    found = definition(bootstrap, "pending")
+    assert found is not None and (found.version, found.reset_flows) == (2, ["counts"])
+
+
 def test_a_rollback_waits_for_a_recompute(
     visitor: Browserless, producer: Producer[Any, Any], bootstrap: str
 ) -> None:

@@ -35,9 +35,7 @@ from penstock.spark.deployments.catalog_errors import (
     NoSuchDeployment,
 )
 from penstock.spark.deployments.catalog_view import CatalogView
-from penstock.spark.deployments.checkpoint_folders import check_resettable
-from penstock.spark.deployments.checkpoint_rules import FlowChange, compare, decide, former_flows
-from penstock.spark.deployments.generations import brings_tables, check_no_recompute
+from penstock.spark.deployments.deploy_plan import compared_rollback, decided_rollback
 from penstock.spark.deployments.model import Deployment, LogChunk, Status, Version, decode
 from penstock.spark.deployments.rollback import asked_rollback
 from penstock.spark.pipelines.errors import PipelineError
@@ -206,10 +204,7 @@ class Deployments:
                     "note": version.note,
                     "current": version.number == deployment.version,
                     "good": version.number == good,
-                    "changes": [
-                        asdict(each)
-                        for each in self._compared(name, deployment.version, version.number)
-                    ],
+                    "changes": self._changes(deployment, version.number),
                 }
                 for key, version in sorted(records.view.versions.items(), reverse=True)
                 if key[0] == name
@@ -335,33 +330,23 @@ class Deployments:
         """Makes an earlier version the current one. `reset` and `keep` say what happens to flows
         that cannot keep their checkpoints without a decision."""
         deployment = self._deployment(name)
-        compared = deployment.version
         if (name, version) not in self._records.view.versions:
             raise NotFound(f"{name} has no version {version}: choose one from its page")
-        if version == compared:
+        if version == deployment.version:
             raise BadRequest(f"{name} is at version {version} already")
-        try:
-            check_no_recompute(deployment)
-            decision = decide(self._compared(name, compared, version), reset, keep)
-            kind = self._records.view.versions[name, version].kind
-            for flow in decision.reset:
-                check_resettable(kind, deployment.storage, flow)
-        except PipelineError as error:
-            raise BadRequest(str(error)) from error
-
+        with pipeline_errors():
+            decision = decided_rollback(self._records.view, deployment, version, reset, keep)
         change, text = asked_rollback(deployment, version, self._link.env.clock.wall_ms())
         return await self._change(name, change, "rolled-back", text, decision.reset, decision.keep)
 
-    def _compared(self, name: str, old: int, new: int) -> list[FlowChange]:
-        """Returns what a change of the version does to the checkpoints of the flows."""
-        versions = self._records.view.versions
-        before, after = versions.get((name, old)), versions.get((name, new))
-        flows = {} if before is None else before.flows
-        deployment = self._records.view.deployments.get(name)
-        if deployment is not None and after is not None and brings_tables(deployment, new):
-            flows = after.flows  # Its own checkpoints come with it.
-        former = former_flows(self._records.view.versions_of(name), old)
-        return compare(flows, {} if after is None else after.flows, former)
+    def _changes(self, current: Deployment, version: int) -> list[dict[str, Any]]:
+        """Returns what a return to the version does to the checkpoints of its flows. `pending`: the
+        flow begins again, as was asked for earlier and is not done yet."""
+        found = compared_rollback(self._records.view, current, version)
+        return [
+            {**asdict(each), "pending": each.flow in found.pending and each.outcome != "removed"}
+            for each in found.changes
+        ]
 
     async def _change(
         self,

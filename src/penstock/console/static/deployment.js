@@ -231,7 +231,7 @@ function versions(body, name, act) {
     ask(`Roll back to version ${number}`, fields, {
       button: "Roll back",
       note: ["The pipeline restarts with the files of that version. Its tables stay as they are.",
-        kept.length ? h("ul", {}, kept.map((each) => h("li", {}, `${each.flow}: ${OUTCOMES[each.outcome]} (${each.reason})`))) : null],
+        kept.length ? h("ul", {}, kept.map((each) => h("li", {}, `${each.flow}: ${each.pending ? "begins again without its checkpoint (as was asked for earlier, and is not done yet)" : `${OUTCOMES[each.outcome]} (${each.reason})`}`))) : null],
       send: async (chosen) => {
         const missing = open.find((each) => !chosen[each.flow]);
         if (missing) throw new Error(`choose what happens to ${missing.flow}`);

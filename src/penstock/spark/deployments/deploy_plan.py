@@ -1,6 +1,6 @@
-"""Plans a deploy: compares a project with the version that runs. Changes nothing.
+"""Plans a deploy or a rollback: compares a version with the one that runs. Changes nothing.
 
-The command line and the console deploy with this.
+The command line and the console plan with this.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from penstock.spark.deployments import change_plan, checkpoint_rules
 from penstock.spark.deployments.change_plan import NewVersion
 from penstock.spark.deployments.checkpoint_folders import check_resettable
 from penstock.spark.deployments.checkpoint_rules import Decision, FlowChange
+from penstock.spark.deployments.generations import brings_tables, check_no_recompute
 from penstock.spark.deployments.model import Deployment, Schedule, Status, Version
 from penstock.spark.deployments.project_files import PreparedFiles
 from penstock.spark.deployments.storage_place import check_storage
@@ -68,6 +69,34 @@ def compared(known: Known, name: str, flows: Mapping[str, str]) -> Comparison:
     status = known.statuses.get(name)
     pending = {} if old is None else change_plan.pending_resets(old, status)
     return Comparison(version, changes, pending)
+
+
+def compared_rollback(known: Known, current: Deployment, version: int) -> Comparison:
+    """Compares an earlier version with the one that runs. If the tables that it computed are kept,
+    its own checkpoints come with it."""
+    name = current.name
+    target, running = known.versions[name, version], known.versions.get((name, current.version))
+    flows = {} if running is None else running.flows
+    asked = change_plan.pending_resets(current, known.statuses.get(name))
+    if brings_tables(current, version):
+        flows, asked = target.flows, {}
+    former = checkpoint_rules.former_flows(known.versions_of(name), current.version)
+    changes = checkpoint_rules.compare(flows, target.flows, former)
+    pending = change_plan.still_meant(asked, current.version, version)
+    return Comparison(current.version, changes, pending)
+
+
+def decided_rollback(
+    known: Known, current: Deployment, version: int, reset: Sequence[str], keep: Sequence[str]
+) -> Decision:
+    """Returns what happens to each flow. Raises `PipelineError` if the rollback is not possible, or
+    the user has not decided about a flow."""
+    check_no_recompute(current)
+    found = compared_rollback(known, current, version)
+    decision = checkpoint_rules.decide(found.changes, reset, keep, found.pending)
+    for flow in decision.reset:
+        check_resettable(known.versions[current.name, version].kind, current.storage, flow)
+    return decision
 
 
 def planned(
