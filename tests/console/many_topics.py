@@ -21,6 +21,7 @@ from penstock.console.picture import GroupLag, Picture
 from penstock.console.server import listen
 from penstock.console.sessions import Sessions
 from penstock.console.sign_in import SignIn
+from penstock.console.uploads import Uploads
 from penstock.console.web import Web
 from penstock.console.workspace import Workspace
 from penstock.runtime import SystemClock, Threads
@@ -57,7 +58,7 @@ async def main() -> None:
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     threads = Threads(1)
-    space = MadeUp(config, env, threads, {})
+    space = MadeUp(config, env, threads, Uploads(threads), {})
     space.watch.picture = made_up()
     sessions = Sessions(env.clock, lambda _user, _login: space, needs_sign_in=False)
     guard = Guard(config, port, env.clock, env.random)

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from penstock.runtime import SystemClock
 from penstock.testing.broker import Broker
@@ -126,7 +126,7 @@ class Browserless:
             sent.setdefault("cookie", self.cookie)
         if self.csrf:
             sent.setdefault("x-csrf-token", self.csrf)
-        data = None if body is None else json.dumps(body).encode()
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         if data is not None:
             sent.setdefault("content-type", "application/json")
         connection = self._connection(address.hostname or "", address.port)
@@ -152,6 +152,11 @@ class Browserless:
 
     def post(self, path: str, body: Any) -> Answer:
         return self.send("POST", path, body)
+
+    def upload(self, path: str, archive: bytes, asked: Mapping[str, Any]) -> Answer:
+        """Sends an archive, as the form that deploys a project does."""
+        headers = {"content-type": "application/zip"}
+        return self.send("POST", f"{path}?{urlencode(asked, doseq=True)}", archive, headers)
 
     def log_in(self, token: str | None = None) -> Answer:
         return self._begin({} if token is None else {"token": token})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from console.fake_worker import FakeWorker, create_topics
+from console.projects import packed, project
 from console.running import Browserless, eventually
 from console.secured import BOB_PASSWORD, Secured, secured_cluster, signed_in
 from penstock import Admin, Producer
@@ -112,12 +113,53 @@ def test_rows_need_the_right_to_read_the_topics_of_a_table(secured: Secured) -> 
 
             refused = eventually(lambda: (found := asked()).status == 403 and found, 120)
             assert refused.error.startswith("you have no right to read page-views")
-            wrong = visitor.post("/api/read/preview/views", {"node": "topic:page-views"})
-            assert wrong.status == 400 and "not a table" in wrong.error
-            grant(admin, AclOperation.READ, kind=ResourceType.TOPIC, names=["page-views"])
+            for node in ("topic:page-views", "sink:long_views", "flow:send_long"):
+                wrong = visitor.post("/api/read/preview/views", {"node": node})
+                assert wrong.status == 403, wrong.body
+                assert wrong.error.startswith("you have no right to read ")
+            wrong = visitor.post("/api/read/preview/views", {"node": "table:none"})
+            assert wrong.status == 400 and "not in the graph" in wrong.error
+            reading = AclOperation.READ, AclOperation.DESCRIBE
+            grant(admin, *reading, kind=ResourceType.TOPIC, names=["page-views"])
+            records = {"node": "topic:page-views"}
+            eventually(lambda: visitor.post("/api/read/preview/views", records).status == 200, 60)
             # No worker answers, but now it is asked.
             told = eventually(lambda: (found := asked()).status == 404 and found.error, 120)
             assert "no worker has answered" in told or topics.PREVIEWS in told
+
+
+def test_a_deploy_needs_the_rights_of_the_user(secured: Secured) -> None:
+    """Who may look at pipelines may plan one, and a refusal names the rights that are missing. What
+    is granted is enough, and the history names the user."""
+    pytest.importorskip("yaml", reason='pipelines need PySpark: pip install "penstock[spark]"')
+    with secured.console() as url, secured.admin() as admin:
+        body, asked = packed(project("of-bob")), {"new": "true"}
+        everything = AclOperation.READ, AclOperation.DESCRIBE, AclOperation.WRITE
+        grant(admin, *everything, kind=ResourceType.TOPIC, names=LOOK)
+        visitor = signed_in(url, "bob", BOB_PASSWORD)
+        eventually(lambda: not visitor.get("/api/pipelines").json["hidden"], 120)
+        eventually(
+            lambda: visitor.upload("/api/read/deploy", body, asked).status == 200,
+            120,
+        )
+        refused = visitor.upload("/api/change/deploy", body, asked)
+        assert refused.status == 403, refused.body
+        assert refused.error.startswith("this user may not change of-bob: it needs Write")
+        assert "penstock-pipeline-of-bob" in refused.error
+        ids = [topics.change_id("of-bob")]
+        operations = AclOperation.WRITE, AclOperation.DESCRIBE
+        grant(admin, *operations, kind=ResourceType.TRANSACTIONAL_ID, names=ids)
+        made = eventually(
+            lambda: (
+                (found := visitor.upload("/api/change/deploy", body, asked)).status == 200
+                and found.json
+            ),
+            60,
+        )
+        assert made["version"] == 1
+        page = "/api/deployments/of-bob"
+        found = eventually(lambda: (got := visitor.get(page)).status == 200 and got.json, 60)
+        assert found["versions"][0]["deployed_by"] == "bob"
 
 
 def test_requests_that_are_not_valid_are_refused(secured: Secured) -> None:

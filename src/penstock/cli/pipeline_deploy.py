@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -32,12 +31,12 @@ from penstock.cli.pipeline_recompute import (
 from penstock.cli.pipeline_session import KeepCheckpoint, Reset, done, open_catalog, told
 from penstock.cli.progress import progress_bar
 from penstock.cli.session import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, checked, confirm
-from penstock.client.times import parse_duration_ms
 
 if TYPE_CHECKING:
     from penstock.spark.deployments.change_plan import NewVersion
     from penstock.spark.deployments.checkpoint_rules import Decision
-    from penstock.spark.deployments.model import Deployment, Kind, Schedule, Status
+    from penstock.spark.deployments.deploy_plan import DeployOptions
+    from penstock.spark.deployments.model import Deployment, Status
     from penstock.spark.deployments.project_files import PreparedFiles
 
 HELP = """Deploy a pipeline: a project, or a script (job.py) with its folder.
@@ -121,24 +120,6 @@ _MEMORY: Final = re.compile(r"(\d{1,7})\s*(m|mb|g|gb)?", re.IGNORECASE)
 _FAILED: Final = ("FAILED", "BACKING OFF")
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """What the command line says about a deployment. None: as before."""
-
-    name: str | None
-    schedule: Schedule | None
-    master: str | None
-    memory_mb: int | None
-    settings: dict[str, str] | None
-    secrets: list[str] | None
-    storage: str | None
-    auto_rollback: bool | None
-    note: str
-    stopped: bool
-    reset: Sequence[str]
-    keep: Sequence[str]
-
-
 def register(app: typer.Typer) -> None:
     app.command("deploy", help=HELP)(deploy)
 
@@ -172,35 +153,42 @@ def deploy(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    options = _Options(
-        name,
-        parse_schedule(continuous=continuous, every=every, cron=cron, interval=interval),
-        master,
-        None if memory is None else parse_memory_mb(memory),
-        _given_conf(conf, remove=no_conf),
-        _given_secrets(secret, remove=no_secrets),
-        None if storage is None else parse_storage(storage),
-        auto_rollback,
-        note,
-        stopped,
-        reset or (),
-        keep_checkpoint or (),
+    from penstock.spark.deployments.deploy_plan import (  # noqa: PLC0415 -- for speed
+        DeployOptions,
+        parse_schedule,
     )
+
+    with told():
+        schedule = parse_schedule(continuous=continuous, every=every, cron=cron, interval=interval)
+    options = DeployOptions(
+        schedule=schedule,
+        master=master,
+        memory_mb=None if memory is None else parse_memory_mb(memory),
+        settings=_given_conf(conf, remove=no_conf),
+        secrets=_given_secrets(secret, remove=no_secrets),
+        storage=None if storage is None else parse_storage(storage),
+        auto_rollback=auto_rollback,
+        note=note,
+        stopped=stopped,
+        reset=reset or (),
+        keep=keep_checkpoint or (),
+    )
+    folder = Path(directory)
     if recompute is not None:
         _check_alone(options, wait=wait)
         order = parse_order(recompute, swap, keep)
-        deploy_beside(Path(directory), name, note, order, bootstrap, _uploaded, yes=yes, json=json)
+        deploy_beside(folder, name, note, order, bootstrap, _uploaded, yes=yes, json=json)
         return
     if swap is not None or keep is not None:
         raise CommandFailed("--swap and --keep are for --recompute")
-    _deploy(
-        Path(directory), options, bootstrap, wait_s=timeout if wait else None, yes=yes, json=json
-    )
+    wait_s = timeout if wait else None
+    _deploy(folder, name, options, bootstrap, wait_s=wait_s, yes=yes, json=json)
 
 
 def _deploy(
     directory: Path,
-    options: _Options,
+    given: str | None,
+    options: DeployOptions,
     bootstrap: str | None,
     *,
     wait_s: float | None,
@@ -214,7 +202,7 @@ def _deploy(
 
     with told():
         files = prepare(directory)
-        name = check_name(options.name or files.name)
+        name = check_name(given or files.name)
     address = checked(bootstrap or files.bootstrap or DEFAULT_BOOTSTRAP)
     plan, decision = done(_planned(address, name, files, options))
     with pipe_guard():
@@ -242,7 +230,7 @@ def _deploy(
                 emit(f"{printable(name)} version {made.version} works")
 
 
-def _check_alone(options: _Options, *, wait: bool) -> None:
+def _check_alone(options: DeployOptions, *, wait: bool) -> None:
     """Raises `CommandFailed` for options that would change the running version."""
     given = (
         ("a schedule", options.schedule),
@@ -265,62 +253,14 @@ def _check_alone(options: _Options, *, wait: bool) -> None:
 
 
 async def _planned(
-    bootstrap: str, name: str, files: PreparedFiles, options: _Options
+    bootstrap: str, name: str, files: PreparedFiles, options: DeployOptions
 ) -> tuple[NewVersion, Decision]:
     """Compares the project with the version that runs. Changes nothing."""
-    from penstock.spark.deployments import (  # noqa: PLC0415 -- for speed
-        change_plan,
-        checkpoint_rules,
-    )
-    from penstock.spark.deployments.change_plan import NewVersion  # noqa: PLC0415 -- for speed
-    from penstock.spark.deployments.storage_place import check_storage  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments.deploy_plan import planned  # noqa: PLC0415 -- for speed
 
     async with open_catalog(bootstrap) as catalog:
         await catalog.caught_up()
-        old = catalog.deployments.get(name)
-        before = None if old is None else catalog.versions.get((name, old.version))
-        others = dict(catalog.deployments)
-        status = catalog.statuses.get(name)
-        versions = catalog.versions_of(name)
-    flows = {} if before is None else before.flows
-    former = checkpoint_rules.former_flows(versions, 0 if old is None else old.version)
-    changes = checkpoint_rules.compare(flows, files.flows, former)
-    pending = {} if old is None else change_plan.pending_resets(old, status)
-    decision = checkpoint_rules.decide(changes, options.reset, options.keep, pending)
-    storage = options.storage if options.storage is not None else files.storage or None
-    check_storage(storage or "", name, others)
-    used = storage if storage is not None else "" if old is None else old.storage
-    _check_resets(decision, files.kind, used)
-    plan = NewVersion(
-        name,
-        files.kind,
-        files.entry,
-        files.archive,
-        files.requirements,
-        files.flows,
-        options.note,
-        options.schedule,
-        options.master,
-        options.settings,
-        options.secrets,
-        storage,
-        options.memory_mb,
-        options.auto_rollback,
-        "STOPPED" if options.stopped else "RUNNING",
-        decision.reset,
-        decision.keep,
-        expected_version=0 if old is None else old.version,
-    )
-    return plan, decision
-
-
-def _check_resets(decision: Decision, kind: Kind, storage: str) -> None:
-    from penstock.spark.deployments.checkpoint_folders import (  # noqa: PLC0415 -- for speed
-        check_resettable,
-    )
-
-    for flow in decision.reset:
-        check_resettable(kind, storage, flow)
+        return planned(catalog, name, files, options)
 
 
 async def _uploaded(bootstrap: str, plan: NewVersion, *, quiet: bool) -> tuple[Deployment, int]:
@@ -389,42 +329,6 @@ def _as_json(
         ],
         "workers": workers,
     }
-
-
-def parse_schedule(
-    *, continuous: bool, every: str | None, cron: str | None, interval: float | None
-) -> Schedule | None:
-    """Returns the schedule, or None if no option about it is given."""
-    from penstock.spark.deployments.model import Schedule  # noqa: PLC0415 -- for speed
-    from penstock.spark.deployments.schedule import (  # noqa: PLC0415 -- for speed
-        ScheduleInvalid,
-        check,
-    )
-
-    given = [
-        option
-        for option, value in (("--continuous", continuous), ("--every", every), ("--cron", cron))
-        if value
-    ]
-    if len(given) > 1:
-        raise CommandFailed(f"{' and '.join(given)} exclude each other: give one")
-    if interval is not None and given not in ([], ["--continuous"]):
-        raise CommandFailed(f"--interval is for --continuous, not for {given[0]}")
-    if not given and interval is None:
-        return None
-    try:
-        if every:
-            schedule = Schedule(every_s=parse_duration_ms(every) / 1000)
-        elif cron:
-            schedule = Schedule(cron=cron)
-        else:
-            schedule = Schedule(continuous=True, interval_s=1.0 if interval is None else interval)
-        check(schedule)
-    except ScheduleInvalid as error:
-        raise CommandFailed(printable(str(error))) from error
-    except ValueError as error:
-        raise CommandFailed(f"--every: {error}") from error
-    return schedule
 
 
 def parse_memory_mb(text: str) -> int:

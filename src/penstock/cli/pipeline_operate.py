@@ -136,15 +136,10 @@ async def _planned_rollback(
     bootstrap: str, name: str, to: int | None, reset: Sequence[str], keep: Sequence[str]
 ) -> tuple[Deployment, int, Decision]:
     """Returns the deployment, the version to go back to, and what happens to the flows."""
-    from penstock.spark.deployments import (  # noqa: PLC0415 -- for speed
-        change_plan,
-        checkpoint_rules,
-    )
-    from penstock.spark.deployments.checkpoint_folders import (  # noqa: PLC0415 -- for speed
-        check_resettable,
+    from penstock.spark.deployments.deploy_plan import (  # noqa: PLC0415 -- for speed
+        decided_rollback,
     )
     from penstock.spark.deployments.generations import (  # noqa: PLC0415 -- for speed
-        brings_tables,
         check_no_recompute,
     )
     from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
@@ -154,26 +149,13 @@ async def _planned_rollback(
         current = catalog.deployment(name)
         check_no_recompute(current)
         target = to or earlier_version(catalog, current)
-        status = catalog.statuses.get(name)
-        known = catalog.versions_of(name)
-    versions = catalog.versions
-    if (name, target) not in versions:
-        raise PipelineError(
-            f"{name} has no version {target}: see penstock pipeline versions {name}"
-        )
-    if target == current.version:
-        raise PipelineError(f"{name} is at version {target} already")
-    running = versions.get((name, current.version))
-    flows = {} if running is None else running.flows
-    asked = change_plan.pending_resets(current, status)
-    if brings_tables(current, target):
-        flows, asked = versions[name, target].flows, {}  # Its own checkpoints come with it.
-    former = checkpoint_rules.former_flows(known, current.version)
-    changes = checkpoint_rules.compare(flows, versions[name, target].flows, former)
-    pending = change_plan.still_meant(asked, current.version, target)
-    decision = checkpoint_rules.decide(changes, reset, keep, pending)
-    for flow in decision.reset:
-        check_resettable(versions[name, target].kind, current.storage, flow)
+        if (name, target) not in catalog.versions:
+            raise PipelineError(
+                f"{name} has no version {target}: see penstock pipeline versions {name}"
+            )
+        if target == current.version:
+            raise PipelineError(f"{name} is at version {target} already")
+        decision = decided_rollback(catalog, current, target, reset, keep)
     return current, target, decision
 
 

@@ -10,8 +10,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from penstock.client.errors import ClientError
+from penstock.console.deploying import Wish
 from penstock.console.errors import BadRequest
-from penstock.console.requests import Body
+from penstock.console.requests import Body, number, uploaded
 from penstock.console.routes import Handler
 from penstock.console.workspace import Workspace
 
@@ -111,15 +112,47 @@ async def delete(request: Request, space: Workspace) -> Response:
     return JSONResponse(await space.deployments.delete(request.path_params["name"], typed))
 
 
+async def upload_limits(request: Request, space: Workspace) -> Response:
+    return JSONResponse(space.deploying.limits())
+
+
+async def plan_deploy(request: Request, space: Workspace) -> Response:
+    return JSONResponse(await space.deploying.plan(_wish(request), uploaded(request)))
+
+
+async def deploy(request: Request, space: Workspace) -> Response:
+    return JSONResponse(await space.deploying.deploy(_wish(request), uploaded(request)))
+
+
+def _wish(request: Request) -> Wish:
+    """Reads what the form says. It is in the URL, because the body is the archive."""
+    asked = request.query_params
+    return Wish(
+        name=asked.get("name", ""),
+        is_new=asked.get("new") == "true",
+        script=asked.get("script", ""),
+        schedule=asked.get("schedule", ""),
+        when=asked.get("when", ""),
+        note=asked.get("note", ""),
+        stopped=asked.get("stopped") == "true",
+        expected=number(request, "expected", 0, 2**31),
+        reset=asked.getlist("reset"),
+        keep=asked.getlist("keep"),
+    )
+
+
 READS: Final[Mapping[str, Handler]] = {
     "/api/pipelines": pipeline_list,
     "/api/deployments/{name}": deployment,
+    "/api/upload-limits": upload_limits,
 }
 POSTS: Final[Mapping[str, Handler]] = {
     "/api/read/logs/{name}": logs,
     "/api/read/preview/{name}": preview,
     "/api/read/backfill/{name}": plan_backfill,
     "/api/read/recompute/{name}": plan_recompute,
+    "/api/read/deploy": plan_deploy,
+    "/api/change/deploy": deploy,
     "/api/change/deployment/{name}": change,
     "/api/change/delete-deployment/{name}": delete,
 }

@@ -34,9 +34,8 @@ from penstock.spark.deployments.catalog_errors import (
     ChangeConflict,
     NoSuchDeployment,
 )
-from penstock.spark.deployments.checkpoint_folders import check_resettable
-from penstock.spark.deployments.checkpoint_rules import FlowChange, compare, decide, former_flows
-from penstock.spark.deployments.generations import brings_tables, check_no_recompute
+from penstock.spark.deployments.catalog_view import CatalogView
+from penstock.spark.deployments.deploy_plan import compared_rollback, decided_rollback
 from penstock.spark.deployments.model import Deployment, LogChunk, Status, Version, decode
 from penstock.spark.deployments.rollback import asked_rollback
 from penstock.spark.pipelines.errors import PipelineError
@@ -158,14 +157,14 @@ class Deployments:
                 for name in sorted(records.view.deployments)
             ],
             "workers": workers,
-            "hidden": self._hidden(),
+            "hidden": self.hidden(),
         }
 
     def problems(self) -> list[Problem]:
         """Returns the problems of deployed pipelines, for the overview."""
         return self._records.problems(self._link.env.clock.wall_ms())
 
-    def _hidden(self) -> str:
+    def hidden(self) -> str:
         """Returns a sentence about what the user may not see."""
         if not self._denied:
             return ""
@@ -205,10 +204,7 @@ class Deployments:
                     "note": version.note,
                     "current": version.number == deployment.version,
                     "good": version.number == good,
-                    "changes": [
-                        asdict(each)
-                        for each in self._compared(name, deployment.version, version.number)
-                    ],
+                    "changes": self._changes(deployment, version.number),
                 }
                 for key, version in sorted(records.view.versions.items(), reverse=True)
                 if key[0] == name
@@ -225,16 +221,19 @@ class Deployments:
             ],
             "restarts": self._starts(name, now_ms - _DAY_MS),
             "worker_status": None if worker is None else asdict(worker),
-            "hidden": self._hidden(),
+            "hidden": self.hidden(),
         }
 
     def graph(self, name: str) -> dict[str, Any]:
-        """Returns the graph of the last run, for previews of a pipeline that runs."""
+        """Returns the graph of the last run."""
         self._deployment(name)
+        return self._graph(self._records.view.statuses.get(name))
+
+    def check_runs(self, name: str) -> None:
+        """Raises `NotFound` if the pipeline has no driver that could read rows."""
         state, _ = self._records.state(name, self._link.env.clock.wall_ms())
         if state not in _WITH_ROWS:
             raise NotFound(f"{name} does not run ({state.lower()}): rows are shown while it runs")
-        return self._graph(self._records.view.statuses.get(name))
 
     def _graph(self, status: Status | None) -> dict[str, Any]:
         """Returns the graph of the last run, with the rates of the topics."""
@@ -258,11 +257,18 @@ class Deployments:
         deployment, view = self._deployment(name), self._records.view
         return deployment, view.versions.get((name, deployment.version)), view.statuses.get(name)
 
+    def known_all(self) -> CatalogView:
+        """Returns all deployments that the user sees, as they were read last."""
+        return self._records.view
+
+    def live_workers(self) -> int:
+        return len(self._records.view.live_workers(self._link.env.clock.wall_ms()))
+
     def _deployment(self, name: str) -> Deployment:
         found = self._records.view.deployments.get(name)
         if found is None:
             raise NotFound(
-                self._hidden()
+                self.hidden()
                 or f"there is no deployed pipeline {name}: see them with penstock pipeline list"
             )
         return found
@@ -324,33 +330,23 @@ class Deployments:
         """Makes an earlier version the current one. `reset` and `keep` say what happens to flows
         that cannot keep their checkpoints without a decision."""
         deployment = self._deployment(name)
-        compared = deployment.version
         if (name, version) not in self._records.view.versions:
             raise NotFound(f"{name} has no version {version}: choose one from its page")
-        if version == compared:
+        if version == deployment.version:
             raise BadRequest(f"{name} is at version {version} already")
-        try:
-            check_no_recompute(deployment)
-            decision = decide(self._compared(name, compared, version), reset, keep)
-            kind = self._records.view.versions[name, version].kind
-            for flow in decision.reset:
-                check_resettable(kind, deployment.storage, flow)
-        except PipelineError as error:
-            raise BadRequest(str(error)) from error
-
+        with pipeline_errors():
+            decision = decided_rollback(self._records.view, deployment, version, reset, keep)
         change, text = asked_rollback(deployment, version, self._link.env.clock.wall_ms())
         return await self._change(name, change, "rolled-back", text, decision.reset, decision.keep)
 
-    def _compared(self, name: str, old: int, new: int) -> list[FlowChange]:
-        """Returns what a change of the version does to the checkpoints of the flows."""
-        versions = self._records.view.versions
-        before, after = versions.get((name, old)), versions.get((name, new))
-        flows = {} if before is None else before.flows
-        deployment = self._records.view.deployments.get(name)
-        if deployment is not None and after is not None and brings_tables(deployment, new):
-            flows = after.flows  # Its own checkpoints come with it.
-        former = former_flows(self._records.view.versions_of(name), old)
-        return compare(flows, {} if after is None else after.flows, former)
+    def _changes(self, current: Deployment, version: int) -> list[dict[str, Any]]:
+        """Returns what a return to the version does to the checkpoints of its flows. `pending`: the
+        flow begins again, as was asked for earlier and is not done yet."""
+        found = compared_rollback(self._records.view, current, version)
+        return [
+            {**asdict(each), "pending": each.flow in found.pending and each.outcome != "removed"}
+            for each in found.changes
+        ]
 
     async def _change(
         self,
@@ -376,10 +372,11 @@ class Deployments:
         return {"name": name}
 
     @asynccontextmanager
-    async def catalog(self, what: str) -> AsyncIterator[Catalog]:
-        """Opens the catalog for a change with the rights of the user."""
+    async def catalog(self, what: str, *, create: bool = False) -> AsyncIterator[Catalog]:
+        """Opens the catalog for a change with the rights of the user. With `create`, its topics
+        are created if they are missing."""
         with pipeline_errors():
-            async with self._link.catalog(what) as catalog:
+            async with self._link.catalog(what, create=create) as catalog:
                 yield catalog
 
 

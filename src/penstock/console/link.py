@@ -238,14 +238,15 @@ class Link:
             socket_connection_setup_timeout_ms=_CONNECT_MS,
         )
 
-    def catalog(self, what: str) -> Catalog:
-        """Returns the catalog of deployed pipelines for a change."""
+    def catalog(self, what: str, *, create: bool = False) -> Catalog:
+        """Returns the catalog of deployed pipelines for a change. With `create`, its topics are
+        created if they are missing."""
         self.allow(what)
         return Catalog(
             self.config.bootstrap,
             **self._security,
             env=self.env,
-            create=False,
+            create=create,
             user=self.user or "",
             client_id=CLIENT_ID,
             socket_connection_setup_timeout_ms=_CONNECT_MS,

@@ -1,9 +1,17 @@
-"""Rows of the tables of deployed pipelines.
+"""Rows of the nodes in the graph of a deployed pipeline.
 
-The console asks the worker that runs the pipeline, through a topic (`penstock.spark.deployments`).
-The rows of a table are made from the records of topics, so only a user who may read all of those
-topics gets them. Nobody gets rows if it is not known which topics these are: a source with a
-pattern may also read topics that this user cannot see.
+    topic      its newest records
+    sink       the newest records of the topics that it writes
+    table      rows of its newest file
+    flow       what it writes: a table or a sink
+    view       none: Spark computes it as a part of each flow that reads it
+    source     none: it is outside of the cluster, or its topics are not known
+
+Records are read with the rights of the user. For rows of a table, the console asks the worker that
+runs the pipeline, through a topic (`penstock.spark.deployments`). They are made from the records of
+topics, so only a user who may read all of those topics gets them. Nobody gets rows if it is not
+known which topics these are: a source with a pattern may also read topics that this user cannot
+see.
 """
 
 from __future__ import annotations
@@ -11,13 +19,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from penstock.console.errors import BadRequest, NotAllowed, NotFound
 from penstock.console.link import Link
+from penstock.console.messages import Messages, Query
+from penstock.console.shown import Format
 from penstock.spark.deployments import topics
 from penstock.spark.deployments.model import decode, encode
 from penstock.spark.deployments.previews import (
+    ROWS_MAX,
     Asking,
     Preview,
     PreviewAnswer,
@@ -27,6 +39,8 @@ from penstock.spark.deployments.previews import (
 )
 from penstock.topic_partition import TopicPartition
 
+TOPICS_MAX: Final = 5
+"""A sink rarely writes more than one topic."""
 _WAIT_S: Final = 20.0
 _POLL_MS: Final = 500
 _AT_A_TIME_MAX: Final = 4
@@ -34,24 +48,72 @@ NO_ANSWER: Final = (
     "no worker has answered: rows are shown while the pipeline runs, by workers of this version"
 )
 
+_RECORD_COLUMNS: Final = (
+    ("topic", "string"),
+    ("partition", "int"),
+    ("offset", "long"),
+    ("time (UTC)", "timestamp"),
+    ("key", ""),
+    ("value", ""),
+)
+_WITHOUT_ROWS: Final = {
+    "view": "Spark computes a view as a part of each flow that reads it: look at the tables that "
+    "are made from it",
+    "pattern": "it stands for all topics that match it: look at one of them",
+    "source": "it is not in the cluster: look at the tables that are made from it",
+}
 Graph = Mapping[str, Any]
 
 
 class Previews:
-    """`graph` returns the graph of a pipeline's last run, or raises `NotFound`."""
+    """`graph` returns the graph of a pipeline's last run. `check_runs` raises `NotFound` if it has
+    no driver that could read rows."""
 
     def __init__(
-        self, link: Link, graph: Callable[[str], Graph], exists: Callable[[str], bool]
+        self,
+        link: Link,
+        messages: Messages,
+        graph: Callable[[str], Graph],
+        check_runs: Callable[[str], None],
+        exists: Callable[[str], bool],
     ) -> None:
         self._link = link
+        self._messages = messages
         self._graph = graph
+        self._check_runs = check_runs
         self._exists = exists
         self._asking = 0
 
     async def rows(self, name: str, node: str) -> dict[str, Any]:
         graph = self._graph(name)
-        if not table_named(graph, node):
-            raise BadRequest(f"{node} is not a table of {name}: choose a table in its graph")
+        shown = _shown_by(graph, node)
+        if isinstance(shown, frozenset):
+            return await self._records(shown)
+        self._check_runs(name)
+        return {**await self._table(graph, name, shown), "of": f"table {table_named(graph, shown)}"}
+
+    async def _records(self, names: frozenset[str]) -> dict[str, Any]:
+        """Returns the newest records of topics, the newest first."""
+        readable = await self._link.readable(names)
+        if missing := sorted(names - readable):
+            raise NotAllowed(
+                f"you have no right to read {', '.join(missing)}, or it does not exist yet"
+            )
+        query = Query(None, "newest", 0, ROWS_MAX, lambda _: True, False, Format())
+        found = [
+            (record["timestamp"], topic, record)
+            for topic in sorted(names)
+            for record in (await self._messages.browse(topic, query))["records"]
+        ]
+        found.sort(key=lambda each: each[0], reverse=True)
+        return {
+            "of": f"topic {', '.join(sorted(names))}",
+            "columns": _RECORD_COLUMNS,
+            "rows": [_cells(topic, record) for _, topic, record in found[:ROWS_MAX]],
+            "error": "",
+        }
+
+    async def _table(self, graph: Graph, name: str, node: str) -> dict[str, Any]:
         if unknown := unknown_sources(graph, node):
             raise NotAllowed(
                 f"the console cannot check that you may read all topics from which {node} is made: "
@@ -101,3 +163,51 @@ class Previews:
                                 return found
             except TimeoutError:
                 raise NotFound(NO_ANSWER) from None
+
+
+def _shown_by(graph: Graph, node: str) -> str | frozenset[str]:
+    """Returns the id of the table whose rows are shown for a node, or the topics whose records
+    are."""
+    found = {each["id"]: each for each in graph["nodes"]}
+    after: dict[str, list[str]] = {}
+    for edge in graph["edges"]:
+        after.setdefault(edge["from"], []).append(edge["to"])
+    if found.get(node, {}).get("kind") == "flow":
+        node = next(iter(after.get(node, ())), node)
+    if node not in found:
+        raise BadRequest(f"{node} is not in the graph of the pipeline: load the page again")
+    kind, name = found[node]["kind"], found[node]["name"]
+    match kind:
+        case "table":
+            return node
+        case "topic":
+            return frozenset((name,))
+        case "sink":
+            written = [found[each] for each in after.get(node, ())]
+            topics_written = [each["name"] for each in written if each["kind"] == "topic"]
+            if not topics_written:
+                form = found[node].get("format") or "unknown"
+                raise BadRequest(
+                    f"{name} writes to no topic (format {form}): look where it writes to"
+                )
+            return frozenset(topics_written[:TOPICS_MAX])
+    raise BadRequest(f"{kind} {name}: {_WITHOUT_ROWS.get(kind, 'it writes nothing yet')}")
+
+
+def _cells(topic: str, record: Mapping[str, Any]) -> list[str | None]:
+    """Returns the row of a record of the messages page."""
+    shown = [
+        None if part["kind"] == "null" else part["text"] + "\N{HORIZONTAL ELLIPSIS}" * part["cut"]
+        for part in (record["key"], record["value"])
+    ]
+    at = _time(record["timestamp"])
+    return [topic, str(record["partition"]), str(record["offset"]), at, *shown]
+
+
+def _time(at_ms: int) -> str:
+    """Clients choose the timestamps of records, also such as no calendar has."""
+    try:
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(at_ms)
+    return at.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")

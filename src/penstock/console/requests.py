@@ -4,21 +4,45 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from penstock.client.serializers import Avro
 from penstock.console.errors import BadRequest
 from penstock.console.filters import BadFilter, Test, compile_filter
 from penstock.console.messages import LIMIT_MAX, Query
 from penstock.console.shown import FORMATS, PREVIEW_CHARACTERS, Format
+from penstock.console.uploads import TOO_LARGE
+from penstock.spark.deployments.catalog_view import ARCHIVE_BYTES_MAX
 from penstock.topic_partition import TopicPartition
 
 BODY_BYTES_MAX: Final = 8 << 20
 _OFFSET_MAX: Final = 2**63 - 1
 _INT32_MAX: Final = 2**31 - 1
+
+
+ZIP: Final = "application/zip"
+
+
+def uploaded(request: Request) -> AsyncIterator[bytes]:
+    """Returns the parts of an archive that is posted. No form of another site can have this type
+    of content."""
+    if request.headers.get("content-type", "") != ZIP:
+        raise BadRequest(f"the request must be an archive: set content-type to {ZIP}")
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or len(length) > 19 or int(length) > ARCHIVE_BYTES_MAX:
+        raise BadRequest(TOO_LARGE)
+    return _received(request)
+
+
+async def _received(request: Request) -> AsyncIterator[bytes]:
+    try:
+        async for part in request.stream():
+            yield part
+    except ClientDisconnect:
+        raise BadRequest("the browser stopped sending: try again") from None
 
 
 class Body:

@@ -18,6 +18,7 @@ from penstock.console.guard import Guard
 from penstock.console.oauth import OAuth
 from penstock.console.sessions import Sessions
 from penstock.console.sign_in import SignIn
+from penstock.console.uploads import Uploads
 from penstock.console.web import Web
 from penstock.console.workspace import Workspace
 from penstock.ports import Executor
@@ -73,9 +74,12 @@ async def serve(
 ) -> None:
     """Serves until a signal. Calls `on_ready` with the port."""
     port: int = listening.getsockname()[1]
+    uploads = Uploads(executor)
     sessions = Sessions(
         env.clock,
-        lambda user, login: Workspace(config, env, executor, {**config.security, **login}, user),
+        lambda user, login: Workspace(
+            config, env, executor, uploads, {**config.security, **login}, user
+        ),
         needs_sign_in=bool(config.sign_in),
     )
     oauth = None

@@ -17,6 +17,7 @@ from penstock.console.access import Access
 from penstock.console.audit import Audit
 from penstock.console.brokers import Brokers
 from penstock.console.config import ConsoleConfig
+from penstock.console.deploying import Deploying
 from penstock.console.deployments import Deployments
 from penstock.console.figures import Figures
 from penstock.console.groups import Groups
@@ -31,6 +32,7 @@ from penstock.console.queries import Queries
 from penstock.console.queues import Queues
 from penstock.console.reprocessing import Reprocessing
 from penstock.console.topics import Topics
+from penstock.console.uploads import Uploads
 from penstock.console.watch import Watch
 from penstock.ports import Executor
 
@@ -43,6 +45,7 @@ class Workspace:
         config: ConsoleConfig,
         env: ClientEnv,
         executor: Executor,
+        uploads: Uploads,
         security: Mapping[str, Any],
         user: str | None = None,
     ) -> None:
@@ -60,8 +63,15 @@ class Workspace:
         # The files of pipelines belong to the person who runs the console, not to its users.
         self.pipelines = Pipelines(executor, queries, progress, env.clock, with_files=user is None)
         self.deployments = Deployments(link, watch, progress)
+        self.deploying = Deploying(self.deployments, uploads)
         self.reprocessing = Reprocessing(link, watch, self.deployments)
-        self.previews = Previews(link, self.deployments.graph, self.deployments.exists)
+        self.previews = Previews(
+            link,
+            self.messages,
+            self.deployments.graph,
+            self.deployments.check_runs,
+            self.deployments.exists,
+        )
         watch.picture.pipeline_problems = self.deployments.problems
         self.figures = Figures(
             watch,

@@ -309,6 +309,24 @@ def test_a_rollback_asks_about_checkpoints_that_do_not_fit(
     assert (found.version, found.reset_flows, found.reset_revision) == (1, ["counts"], 3)
 
 
+def test_a_rollback_says_that_a_flow_still_begins_again(
+    page: Any, url: str, worker: FakeWorker, bootstrap: str
+) -> None:
+    """It was asked for with an earlier deploy, and is not done yet."""
+    flows = {"counts": "1:streaming:stateful:s:p:d"}
+    worker.deploy(1, flows)
+    asked = {"reset_flows": ["counts"], "reset_versions": {"counts": 1}, "reset_revision": 2}
+    worker.deploy(2, flows, **asked)
+    page.goto(f"{url}#/pipelines/{worker.name}/versions")
+    page.get_by_role("button", name="Roll back to version 1").click()
+    dialog = page.locator("dialog")
+    dialog.get_by_text("counts: begins again without its checkpoint").wait_for()
+    dialog.get_by_role("button", name="Roll back", exact=True).click()
+    dialog.wait_for(state="detached")
+    found = definition(bootstrap, worker.name)
+    assert found is not None and (found.version, found.reset_flows) == (1, ["counts"])
+
+
 def test_deleting_needs_the_name_typed(
     page: Any, url: str, worker: FakeWorker, bootstrap: str
 ) -> None:

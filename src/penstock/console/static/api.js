@@ -80,6 +80,12 @@ export async function post(path, body = {}, signal = undefined) {
   return (await ask(path, posting(body, signal))).json();
 }
 
+// Sends an archive. What else there is to say is in the URL.
+export async function upload(path, parameters, archive) {
+  const headers = () => ({ "content-type": "application/zip", "x-csrf-token": csrf });
+  return (await ask(`${path}?${parameters}`, () => ({ method: "POST", headers: headers(), body: archive }))).json();
+}
+
 // Reads one JSON value per line, until the signal aborts it.
 export async function stream(path, body, signal, onValue) {
   const response = await ask(path, posting(body, signal));

@@ -1,6 +1,7 @@
 // One deployed pipeline: what it does, its graph, charts, history, logs and versions, and actions.
 import { get, post, stream } from "./api.js";
 import { charts } from "./charts.js";
+import { deploy } from "./deploying.js";
 import { ask, count, every, fill, h, quoted, rate, size, table, time, toast } from "./dom.js";
 import { graph, kept, seconds, skew } from "./graph.js";
 import { backfill, backfills, recompute } from "./reprocessing.js";
@@ -110,6 +111,7 @@ export function deployment(main, name, tab = "overview") {
   fill(actions, h("button", { onclick: () => press("start", `${name} is to run`) }, "Start"),
     h("button", { onclick: () => press("stop", `${name} is to stop`) }, "Stop"),
     h("button", { onclick: () => press("restart", `${name} is to restart`) }, "Restart"),
+    h("button", { onclick: () => deploy(name) }, "Deploy a version"),
     h("button", { class: "danger", onclick: remove }, "Delete"));
   const stop = every(2000, load);
   return { leave: () => { gone = true; stop(); reading.abort(); if (shown.leave) shown.leave(); } };
@@ -149,7 +151,7 @@ function described(found) {
   return [table(["setting", "value"], [["master", given.master], ["memory", size(given.memory_mb * 2 ** 20)], ["storage", given.storage || "a folder of its worker"],
     ["automatic rollback", given.auto_rollback ? "yes" : "no"], ["secrets", given.secrets.join(", ") || "none"], ["Spark settings", given.settings.join(", ") || "none"],
     ["last change", `${time(given.changed_ms).slice(0, 19)}${given.changed_by ? ` by ${given.changed_by}` : ""}, revision ${given.revision}`]]),
-  h("p", { class: "soft" }, "A new version is deployed on the command line:"), h("pre", {}, command)];
+  h("p", { class: "soft" }, "A new version can also be deployed on the command line:"), h("pre", {}, command)];
 }
 
 function drawCharts(body, name) {
@@ -229,7 +231,7 @@ function versions(body, name, act) {
     ask(`Roll back to version ${number}`, fields, {
       button: "Roll back",
       note: ["The pipeline restarts with the files of that version. Its tables stay as they are.",
-        kept.length ? h("ul", {}, kept.map((each) => h("li", {}, `${each.flow}: ${OUTCOMES[each.outcome]} (${each.reason})`))) : null],
+        kept.length ? h("ul", {}, kept.map((each) => h("li", {}, `${each.flow}: ${each.pending ? "begins again without its checkpoint (as was asked for earlier, and is not done yet)" : `${OUTCOMES[each.outcome]} (${each.reason})`}`))) : null],
       send: async (chosen) => {
         const missing = open.find((each) => !chosen[each.flow]);
         if (missing) throw new Error(`choose what happens to ${missing.flow}`);

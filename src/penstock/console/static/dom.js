@@ -72,7 +72,7 @@ export function ask(title, fields, { button = "OK", danger = false, send, note, 
     event.preventDefault();
     const values = {};
     for (const [name, input] of Object.entries(inputs)) {
-      values[name] = input.type === "checkbox" ? input.checked : input.value;
+      values[name] = input.type === "checkbox" ? input.checked : input.type === "file" ? [...input.files] : input.value;
     }
     go.disabled = true;
     error.textContent = "";

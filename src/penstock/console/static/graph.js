@@ -6,6 +6,13 @@ import { layout } from "./layout.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const CHARACTERS = 21;
+// The kinds of nodes that have rows, and whose rows these are. A topic has its own page.
+const WITH_ROWS = { table: "at most 50 rows of its newest file", flow: "at most 50 rows of what it writes", sink: "at most 50 of the newest records of its topic" };
+const WITHOUT_ROWS = {
+  view: "A view has no rows of its own: look at the tables that are made from it.",
+  pattern: "This stands for all topics that match: look at one of them.",
+  source: "Rows of this source are not shown: look at the tables that are made from it.",
+};
 
 function s(tag, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, tag);
@@ -76,7 +83,7 @@ export function graph(name) {
   function choose(id) {
     chosen = chosen === id ? null : id;
     const node = found.nodes.find((each) => each.id === chosen);
-    fill(rows, node && node.kind === "table" ? preview(node) : null);
+    fill(rows, node && WITH_ROWS[node.kind] ? preview(node) : null);
     tell();
   }
 
@@ -100,22 +107,23 @@ export function graph(name) {
   // Not part of the details, which are written again with every report.
   function preview(node) {
     const shown = h("div", { "aria-live": "polite" });
+    const of = h("span", { class: "soft" }, WITH_ROWS[node.kind]);
     const button = h("button", { onclick: ask }, "Show rows");
 
     async function ask() {
       button.disabled = true;
-      fill(shown, h("p", { class: "soft" }, "asking the driver of the pipeline"));
+      fill(shown, h("p", { class: "soft" }, "reading"));
       try {
         const answer = await post(`/api/read/preview/${encodeURIComponent(name)}`, { node: node.id });
-        const titles = answer.columns.map(([column, type]) => `${column} ${type}`);
-        fill(shown, h("div", { class: "scroll" }, table(titles, answer.rows.map((row) => row.map((cell) => (cell === null ? h("span", { class: "soft" }, "NULL") : cell))), "The table has no rows.")));
+        const titles = answer.columns.map(([column, type]) => `${column} ${type}`.trim());
+        fill(shown, h("div", { class: "scroll" }, table(titles, answer.rows.map((row) => row.map((cell) => (cell === null ? h("span", { class: "soft" }, "NULL") : cell))), `The ${answer.of} has no rows.`)));
+        of.textContent = `${answer.of}: at most 50 ${answer.of.startsWith("topic") ? "of the newest records" : "rows of its newest file"}`;
       } catch (error) { fill(shown, h("p", { class: "error" }, error.message)); }
       button.disabled = false;
       button.textContent = "Show rows again";
     }
 
-    return h("section", { class: "panel", "aria-label": `Rows of ${node.name}` }, h("div", { class: "bar" }, button,
-      h("span", { class: "soft" }, "at most 50 rows of its newest file")), shown);
+    return h("section", { class: "panel", "aria-label": `Rows of ${node.name}` }, h("div", { class: "bar" }, button, of), shown);
   }
 
   function described(node) {
@@ -132,7 +140,7 @@ export function graph(name) {
       flow && flow.error ? h("p", { class: "error" }, flow.error) : null,
       flow ? facts(flow) : null,
       table(["", "", "columns"], edges.map(([way, other, schema]) => [way, other, h("code", { class: "wrapped" }, schema || "–")]), "It is connected to nothing."),
-      node.kind === "view" ? h("p", { class: "soft" }, "A view has no rows of its own: look at the tables that are made from it.") : null);
+      WITHOUT_ROWS[node.kind] ? h("p", { class: "soft" }, WITHOUT_ROWS[node.kind]) : null);
   }
 
   return {

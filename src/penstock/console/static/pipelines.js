@@ -2,6 +2,7 @@
 // report to the console.
 import { get } from "./api.js";
 import { charts } from "./charts.js";
+import { deploy } from "./deploying.js";
 import { lag, next, state } from "./deployment.js";
 import { count, every, fill, h, rate, size, table, time } from "./dom.js";
 
@@ -15,7 +16,8 @@ export function pipelines(main) {
     { figure: "rows", title: "Rows read per second", unit: "rate", id: "query-rows" },
     { figure: "lag", title: "Lag in records", unit: "count", id: "query-lag" },
     { figure: "batch_ms", title: "Time of the last batch", unit: "ms", id: "query-batches" }], (line) => names.get(line) || line);
-  main.append(h("h1", {}, "Pipelines"), deployed, h("h2", {}, "Workers"), workers, h("h2", {}, "Runs on this machine"), list, h("h2", {}, "Streaming queries"), queries, h("h2", {}, "Over time"), drawn.element);
+  const actions = h("div", { class: "bar" }, h("button", { onclick: () => deploy() }, "Deploy a pipeline"));
+  main.append(h("h1", {}, "Pipelines"), actions, deployed, h("h2", {}, "Workers"), workers, h("h2", {}, "Runs on this machine"), list, h("h2", {}, "Streaming queries"), queries, h("h2", {}, "Over time"), drawn.element);
 
   async function load() {
     try {
