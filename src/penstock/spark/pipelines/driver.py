@@ -44,11 +44,13 @@ from penstock.spark.pipelines.graph import GraphReport
 from penstock.spark.pipelines.jvm import PlannedRun, planned_run
 from penstock.spark.pipelines.live_flows import LiveFlows
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
+from penstock.spark.pipelines.quarantine_topics import TopicCheck
 from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.recompute_graph import pipeline_parts, table_identifiers
 from penstock.spark.pipelines.recompute_scope import RecomputeRefused, check_scope
 from penstock.spark.pipelines.source_names import NamingClient
 from penstock.spark.pipelines.table_writers import Definitions, flows_to_reset
+from penstock.spark.quarantine import topics_checked
 
 _HAS_LINE: Final = re.compile(r"\S+, line \d+: ")
 SOON: Final = signal.SIGUSR1
@@ -198,6 +200,7 @@ class Pipeline:
         self._is_checked = False
         self._graph = GraphReport(spark, spec_path.parent.resolve(), events.write, SystemClock())
         self._runs_on = runs_on
+        self._quarantine_topics = TopicCheck()
         self._planned: PlannedRun | None = None
         self._live: LiveFlows | None = None
 
@@ -291,7 +294,8 @@ class Pipeline:
         if self._spark.classic is not None:  # A server elsewhere does no backfills.
             registry._client = NamingClient(registry._client)
         try:
-            register_definitions(self._spec_path, registry, self._spec, session, graph)
+            with topics_checked(self._quarantine_topics):
+                register_definitions(self._spec_path, registry, self._spec, session, graph)
             classic = self._spark.classic
             yield graph, None if classic is None else Definitions(classic, session, graph)
         finally:
