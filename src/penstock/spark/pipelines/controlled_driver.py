@@ -101,6 +101,7 @@ class Job:
         elif self._spark.classic is None:
             # The script's getOrCreate finds the session on the Connect server.
             self._spark.connect()
+        self._spark.send_modules(Path(assigned.root))
         self._apply(settings)
         bootstrap = assigned.bootstrap
         graph = None if assigned.kind == "project" else QueryGraphReport(self._events.write).note
