@@ -70,24 +70,29 @@ class Sessions:
 
 
 @pytest.mark.parametrize(
-    ("master", "has_connect", "expected"),
+    ("master", "kind", "expected"),
     [
-        ("local[2]", True, []),
-        ("local[*]", False, []),
-        ("spark://a:7077", True, ["connect"]),
-        ("yarn", True, ["connect"]),
-        ("sc://a:15002", True, ["connect"]),
-        ("spark://a:7077", False, ["classic"]),
+        ("local[2]", "both", []),
+        ("local[*]", "classic", []),
+        ("spark://a:7077", "both", ["connect", "classic"]),
+        ("yarn", "both", ["connect", "classic"]),
+        ("sc://a:15002", "connect", ["connect"]),
+        ("spark://a:7077", "classic", ["classic"]),
     ],
 )
 def test_modules_are_sent_to_executors_on_other_machines(
-    project: Path, master: str, has_connect: bool, expected: list[str]
+    project: Path, master: str, kind: str, expected: list[str]
 ) -> None:
-    """Flows are defined in the Connect session; a script uses the classic one."""
+    """Flows are defined in the Connect session; a script uses the classic one. A Connect server
+    elsewhere has no classic one here."""
     sessions: Any = Sessions()
     modules = ExecutorModules(master)
     try:
-        modules.send(project, sessions.connect if has_connect else None, sessions.classic)
+        modules.send(
+            project,
+            None if kind == "classic" else sessions.connect,
+            None if kind == "connect" else sessions.classic,
+        )
     finally:
         modules.close()
     assert [kind for kind, _ in sessions.added] == expected

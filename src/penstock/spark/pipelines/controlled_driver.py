@@ -47,6 +47,7 @@ from penstock.spark.pipelines.project_link import point_link
 from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.recompute_scope import RecomputeRefused
 from penstock.spark.pipelines.rehearsal import Rehearsal
+from penstock.spark.pipelines.task_skew import TaskSkew
 from penstock.spark.stream_position import BackfillRequest
 
 _BACKFILLS: Final = "backfills.json"
@@ -106,7 +107,12 @@ class Job:
         bootstrap = assigned.bootstrap
         graph = None if assigned.kind == "project" else QueryGraphReport(self._events.write).note
         self._watch = Watch(
-            self._spark, self._events, self._control.stopping.is_set, bootstrap, graph
+            self._spark,
+            self._events,
+            self._control.stopping.is_set,
+            bootstrap,
+            graph,
+            TaskSkew(self._spark.classic).of,
         )
 
     def _apply(self, settings: Mapping[str, str]) -> None:

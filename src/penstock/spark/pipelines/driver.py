@@ -56,6 +56,7 @@ from penstock.spark.pipelines.recompute_graph import pipeline_parts, table_ident
 from penstock.spark.pipelines.recompute_scope import RecomputeRefused, check_scope
 from penstock.spark.pipelines.source_names import NamingClient
 from penstock.spark.pipelines.table_writers import Definitions, flows_to_reset
+from penstock.spark.pipelines.task_skew import TaskSkew
 from penstock.spark.quarantine import topics_checked
 
 _HAS_LINE: Final = re.compile(r"\S+, line \d+: ")
@@ -375,7 +376,13 @@ def run(given: argparse.Namespace, events: Events, stop: Stop) -> str:
     spec = unpack_pipeline_spec({**content, "configuration": settings, **_storage(content)})
     events.tell("phase", text="starting Spark")
     spark = Spark(given.master, settings)
-    watch = Watch(spark, events, lambda: stop.asked, settings.get(BOOTSTRAP_SETTING, ""))
+    watch = Watch(
+        spark,
+        events,
+        lambda: stop.asked,
+        settings.get(BOOTSTRAP_SETTING, ""),
+        task_skew=TaskSkew(spark.classic).of,
+    )
     try:
         spark.send_modules(spec_path.parent)
         pipeline = Pipeline(spec_path, spec, spark, events)

@@ -48,9 +48,11 @@ class ExecutorModules:
         packed = pack_modules(root, self._folder)
         if packed is None:
             return
+        # The functions of a Connect session name the file. Their tasks look for it among the files
+        # of the session, or among those of the application if a thread of Spark started the query.
         if session is not None:
             session.addArtifacts(str(packed), pyfile=True)
-        elif classic is not None:
+        if classic is not None:
             classic.sparkContext.addPyFile(str(packed))
 
     def close(self) -> None:

@@ -60,9 +60,9 @@ def limit_sources(plan: Any, size: str) -> None:
 
 def _topic_streams(plan: Any) -> Iterator[Any]:
     for message in _messages(plan):
-        if message.DESCRIPTOR.name == "Read" and message.is_streaming:
-            if message.data_source.format.lower() == _FORMAT:
-                yield message.data_source
+        is_stream = message.DESCRIPTOR.name == "Read" and message.is_streaming
+        if is_stream and message.data_source.format.lower() == _FORMAT:
+            yield message.data_source
 
 
 def _messages(message: Any) -> Iterator[Any]:
