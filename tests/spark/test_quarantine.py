@@ -53,6 +53,15 @@ def test_the_expectations_of_a_flow_share_one_quarantine() -> None:
     assert expect("has_page", "page > ''", "quarantine")(inner).quarantine == bad
 
 
+def test_a_topic_that_gets_no_rows_is_reported() -> None:
+    @expect("has_id", "id > 0", on_violation="drop", quarantine_topic="bad")
+    def views() -> Any:
+        return None
+
+    with pytest.raises(ExpectationInvalid, match="views has a quarantine_topic, but no expect"):
+        views()
+
+
 class FakeSession:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.conf = settings

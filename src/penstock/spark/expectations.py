@@ -113,6 +113,11 @@ class ExpectedQuery:
         rows = self._define()
         if any(each.on_violation == "quarantine" for each in self.expectations):
             self._define_quarantine(rows)
+        elif self.quarantine.topic is not None:
+            raise ExpectationInvalid(
+                f"{self.__name__} has a quarantine_topic, but no expectation sends rows there: set "
+                'on_violation="quarantine", or leave out the topic'
+            )
         return check(rows, *self.expectations, flow=self.__name__).passed
 
     def with_another(self, expectation: Expectation, quarantine: Quarantine) -> ExpectedQuery:

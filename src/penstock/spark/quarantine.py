@@ -87,7 +87,7 @@ NONE: Final = Quarantine()
 
 def _problem(topic: str) -> str:
     """Returns why a topic cannot have this name; empty if it can."""
-    # The validation of the brokers, which is only needed here: executors import this module.
+    # The validation of the brokers is slow to import, and few pipelines need it.
     from penstock.metadata.model import INTERNAL_TOPICS  # noqa: PLC0415 -- see above
     from penstock.metadata.topics import validate_topic_name  # noqa: PLC0415 -- see above
     from penstock.wire.errors import KafkaError  # noqa: PLC0415 -- see above

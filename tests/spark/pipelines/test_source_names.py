@@ -74,7 +74,9 @@ def test_a_recompute_limits_sources_without_a_limit(
     given: dict[str, str], limit: str | None
 ) -> None:
     """Otherwise all records since the beginning would be one micro-batch."""
-    found = options_of(defined(read(subscribe="a", **given), "256m"))
+    relation = read(subscribe="a")
+    relation.read.data_source.options.update(given)
+    found = options_of(defined(relation, "256m"))
     assert found.get("maxBytesPerTrigger") == limit
     assert options_of(defined(read(subscribe="a"))) == {"subscribe": "a", "flow": "copied"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -92,7 +92,7 @@ def test_spark_knows_the_tasks_of_a_batch(spark: SparkSession) -> None:
     """Also without its web UI. One of five tasks waits, so it is the longest one."""
     context = spark.sparkContext
 
-    def wait(number: int, rows: Iterator[int]) -> Iterator[int]:
+    def wait(number: int, rows: Iterable[int]) -> Iterable[int]:
         if number == 4:
             threading.Event().wait(LONG_S)
         return rows
