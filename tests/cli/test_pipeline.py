@@ -311,4 +311,6 @@ def test_a_view_accumulates_events() -> None:
     assert batch_text(shown) == "#4: 30 rows in 1.9 s at 12:00:01"
     assert batch_text({**shown, "skew": 1.5}) == batch_text(shown)
     assert batch_text({**shown, "skew": 7.25}).endswith("12:00:01, skew 7.2")
+    both = {**shown, "skew": 2.0, "task_skew": 9.0}
+    assert batch_text(both).endswith("12:00:01, skew 2.0, task skew 9.0")
     assert clock_text("never") == "never"

@@ -57,7 +57,7 @@ def flow(name: str, **more: Any) -> dict[str, Any]:
         "name": name, "status": "RUNNING", "rows": 1_200, "streaming": True, "rows_per_s": 80.4,
         "lag": 17, "lag_s": 2.5, "batch": 3, "batch_rows": 100, "batch_ms": 1_500,
         "state_rows": 40, "state_bytes": 2_048, "watermark": "2026-01-01T10:00:00.000Z",
-        "violations": {"known": 2}, "error": "", "skew": 3.5, **more,
+        "violations": {"known": 2}, "error": "", "skew": 3.5, "task_skew": 6.0, **more,
     }  # fmt: skip
 
 

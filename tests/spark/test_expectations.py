@@ -14,11 +14,11 @@ from penstock.spark import Expectation, check, expect
 from penstock.spark.expectations import (
     CHECKED,
     METRICS_PREFIX,
-    ExpectationInvalid,
     ExpectedQuery,
     OnViolation,
     violation_counts,
 )
+from penstock.spark.quarantine import ExpectationInvalid
 
 ROWS = [(1, "/a"), (None, "/b"), (3, "x"), (None, "y")]
 HAS_ID = "id IS NOT NULL"

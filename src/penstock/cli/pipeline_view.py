@@ -72,9 +72,13 @@ def batch_text(flow: Mapping[str, Any]) -> str:
 
 
 def skew_text(flow: Mapping[str, Any]) -> str:
-    """Returns how uneven the partitions of its topics are, if they are."""
-    found = flow.get("skew")  # A run of an older version has none.
-    return f", skew {found:,.1f}" if found is not None and found >= SKEW_SHOWN else ""
+    """Returns how uneven the partitions of its topics and Spark's tasks are, if they are."""
+    shown = ""
+    for name in ("skew", "task_skew"):
+        found = flow.get(name)  # A run of an older version has none.
+        if found is not None and found >= SKEW_SHOWN:
+            shown += f", {name.replace('_', ' ')} {found:,.1f}"
+    return shown
 
 
 def clock_text(moment: str) -> str:

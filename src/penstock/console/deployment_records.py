@@ -255,6 +255,7 @@ def flows_of(status: Status) -> list[dict[str, Any]]:
             "state_bytes": _whole(flow.get("state_bytes")) if _has_state(flow) else None,
             "watermark": str(flow.get("watermark") or ""),
             "skew": _number(flow.get("skew")),
+            "task_skew": _number(flow.get("task_skew")),
             "violations": {
                 str(name): number
                 for name, number in _dict(flow.get("violations")).items()

@@ -12,7 +12,8 @@ A row violates an expectation if its condition is false or NULL. What happens th
     warn        the row is kept (the default)
     drop        the row is left out
     fail        the flow fails, with the row in the error
-    quarantine  the row is in the table NAME_quarantine instead, with the column `violations`
+    quarantine  the row is in the table NAME_quarantine instead, with the column `violations`,
+                or in a topic (`quarantine_topic`)
 
 In a streaming flow the violations of each expectation are counted, whatever happens to the rows.
 `penstock pipeline run` and `status` show the counts. If a row violates several expectations, the
@@ -25,11 +26,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+
+from penstock.spark.quarantine import NONE, ExpectationInvalid, Quarantine, define_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -45,10 +48,6 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _ROW_CHARS_MAX: Final = 1000
 
 Query = Callable[[], "DataFrame"]
-
-
-class ExpectationInvalid(ValueError):
-    """An expectation cannot be used as it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +92,17 @@ class Checked(NamedTuple):
 class ExpectedQuery:
     """A function that defines a flow, with its expectations. Calling it returns what passes.
 
-    In a declarative pipeline, the first call also defines the table of the quarantine."""
+    In a declarative pipeline, the first call also defines the table or topic of the quarantine."""
 
     def __init__(
-        self, define: Query, expectations: Sequence[Expectation], quarantine_table: str | None
+        self, define: Query, expectations: Sequence[Expectation], quarantine: Quarantine = NONE
     ) -> None:
         functools.update_wrapper(self, define)
         self.__name__ = define.__name__
         self._define = define
         self.expectations = tuple(expectations)
-        self.quarantine_table = quarantine_table
-        self._has_table = False
+        self.quarantine = quarantine
+        self._has_quarantine = False
         names = [each.name for each in expectations]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ExpectationInvalid(
@@ -114,27 +113,45 @@ class ExpectedQuery:
         rows = self._define()
         if any(each.on_violation == "quarantine" for each in self.expectations):
             self._define_quarantine(rows)
+        elif self.quarantine.topic is not None:
+            raise ExpectationInvalid(
+                f"{self.__name__} has a quarantine_topic, but no expectation sends rows there: set "
+                'on_violation="quarantine", or leave out the topic'
+            )
         return check(rows, *self.expectations, flow=self.__name__).passed
 
-    def with_another(self, expectation: Expectation, quarantine_table: str | None) -> ExpectedQuery:
+    def with_another(self, expectation: Expectation, quarantine: Quarantine) -> ExpectedQuery:
         expectations = (expectation, *self.expectations)
-        return ExpectedQuery(self._define, expectations, quarantine_table or self.quarantine_table)
+        shared = self.quarantine.joined(quarantine, self.__name__)
+        return ExpectedQuery(self._define, expectations, shared)
 
     def _define_quarantine(self, rows: DataFrame) -> None:
-        if self._has_table:
+        if self._has_quarantine:
             return
-        self._has_table = True
+        self._has_quarantine = True
+        if self.quarantine.topic is not None and not _is_streaming(rows):
+            raise ExpectationInvalid(
+                f"{self.__name__} is computed again in every run, so it would send its quarantined "
+                "rows again each time: quarantine_topic is for streaming flows, use "
+                "quarantine_table here"
+            )
+        define = self._define_table if self.quarantine.topic is None else self._define_topic
+        # Spark accepts no definitions from the thread in which it calls the function of a flow.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(copy_context().run, define, rows).result()
+
+    def _define_table(self, rows: DataFrame) -> None:
         # Scripts without a pipeline may not have Spark Connect, which this import needs.
         from pyspark import pipelines  # noqa: PLC0415 -- see above
 
         define = pipelines.table if _is_streaming(rows) else pipelines.materialized_view
-        decorate = define(
-            name=self.quarantine_table or f"{self.__name__}_quarantine",
+        define(
+            name=self.quarantine.table or f"{self.__name__}_quarantine",
             comment=f"Rows that {self.__name__} does not accept, and why.",
-        )
-        # Spark accepts no definitions from the thread in which it calls the function of a flow.
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(copy_context().run, decorate, self._quarantined).result()
+        )(self._quarantined)
+
+    def _define_topic(self, rows: DataFrame) -> None:
+        define_topic(self.__name__, self.quarantine, self._quarantined, rows.sparkSession)
 
     def _quarantined(self) -> DataFrame:
         return check(self._define(), *self.expectations).quarantined
@@ -146,11 +163,14 @@ def expect(
     on_violation: OnViolation = "warn",
     *,
     quarantine_table: str | None = None,
+    quarantine_topic: str | None = None,
+    quarantine_options: Mapping[str, str] | None = None,
 ) -> Callable[[Query | ExpectedQuery], ExpectedQuery]:
     """Returns a decorator for the function of a flow. It goes below `@dp.table` and the like.
 
-    All expectations of a flow share one table of quarantined rows. It is named after the function,
-    unless one of them names it.
+    All expectations of a flow share one quarantine, and one of them may name it. The default is a
+    table that is named after the function. With `quarantine_topic` the rows go to a topic, as JSON;
+    `quarantine_options` are further options of that sink, such as `delivery`.
 
     Example:
         @penstock.spark.expect("adult", "age >= 18", on_violation="drop")
@@ -161,11 +181,12 @@ def expect(
         #> ['ann']
     """
     expectation = Expectation(name, condition, on_violation)
+    quarantine = Quarantine(quarantine_table, quarantine_topic, dict(quarantine_options or {}))
 
     def decorate(query: Query | ExpectedQuery) -> ExpectedQuery:
         if isinstance(query, ExpectedQuery):
-            return query.with_another(expectation, quarantine_table)
-        return ExpectedQuery(query, [expectation], quarantine_table)
+            return query.with_another(expectation, quarantine)
+        return ExpectedQuery(query, [expectation], quarantine)
 
     return decorate
 

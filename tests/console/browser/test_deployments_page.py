@@ -121,7 +121,7 @@ def test_the_graph_is_drawn_and_used_with_the_keyboard(
     details.get_by_text("defined in transformations/page_views.py, line 9").wait_for()
     assert "user STRING,page STRING" in details.inner_text()
     assert "watermark 2026-01-01T10:00:00.000Z" in details.inner_text()
-    assert "skew 3.5" in details.inner_text()
+    assert "skew 3.5" in details.inner_text() and "tasks 6" in details.inner_text()
     focused = "document.activeElement.getAttribute('aria-label')"
     worker.report(run={"flows": [flow("page_views", lag=23)]})
     page.locator("#graph .node", has_text="lag 23").wait_for()

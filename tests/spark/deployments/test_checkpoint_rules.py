@@ -154,6 +154,44 @@ def test_a_flow_into_a_sink() -> None:
         decide(compare(prints(files), prints(moved)), [], ["clicks"])
 
 
+QUARANTINE = """
+@dp.table(name="clicks")
+@expect("known", "user <> ''", on_violation="drop")
+@expect("long_enough", "seconds > 2", on_violation="quarantine"{more})
+def read_clicks():
+    return spark.readStream.format("penstock").option("subscribe", "clicks").load()
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "quarantine"),
+    [
+        ("", "read_clicks_quarantine"),
+        (', quarantine_table="short"', "short"),
+        (', quarantine_topic="short"', "read_clicks_quarantine"),
+        (", quarantine_topic=TOPIC", "read_clicks_quarantine"),
+    ],
+)
+def test_quarantined_rows_have_a_flow_of_their_own(more: str, quarantine: str) -> None:
+    """Its checkpoint depends on the same code, so a change can make both unusable."""
+    files = {"flows/a.py": QUARANTINE.replace("{more}", more)}
+    assert sorted(prints(files)) == sorted(["clicks", quarantine])
+    stateful = {"flows/a.py": files["flows/a.py"].replace(".load()", ".load().distinct()")}
+    assert outcome(files, stateful) == outcome(files, stateful, quarantine) == "not kept"
+
+
+def test_a_quarantine_that_moves_to_a_topic_has_no_checkpoint_there() -> None:
+    table = {"flows/a.py": QUARANTINE.replace("{more}", "")}
+    topic = {"flows/a.py": QUARANTINE.replace("{more}", ', quarantine_topic="short"')}
+    assert outcome(table, topic, "read_clicks_quarantine") == "moved"
+    assert outcome(table, topic) == "kept"
+
+
+def test_a_quarantine_with_a_computed_name_is_reported() -> None:
+    text = QUARANTINE.replace("{more}", ", quarantine_table=NAME")
+    assert project_flows({"flows/a.py": text}, ["flows/a.py"], "h")[1] == ["read_clicks"]
+
+
 def test_another_database_is_another_place() -> None:
     (change,) = compare(prints(FILES), prints(FILES, "c.other"))
     assert change.outcome == "moved"

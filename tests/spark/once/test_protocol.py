@@ -69,6 +69,14 @@ def test_a_batch_begins_with_the_takeover_and_then_reads_progress() -> None:
     assert found == Plan("sales", DRIVER, Progress(4, "q"), 50)
 
 
+@pytest.mark.parametrize("answers", [(), (DRIVER,), (DRIVER, 50)])
+def test_every_refusal_at_the_beginning_names_the_sink(answers: tuple[object, ...]) -> None:
+    """Such as a right that the user lacks: pickle would report any other error as its own."""
+    denied = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not allowed on this topic")
+    with pytest.raises(SinkRefused, match="take over the sink sales: not allowed on this topic"):
+        played(begin("sales"), *answers, denied)
+
+
 def test_open_transactions_are_aborted_at_the_beginning_in_groups() -> None:
     """A hundred of them fit in the coordinator's log. If an abort is refused, the
     transaction timeout ends them."""

@@ -276,6 +276,47 @@ def test_rows_that_violate_an_expectation_are_counted_and_quarantined(
     admin.delete_group("shop")
 
 
+def test_quarantined_rows_go_to_a_topic(
+    env: dict[str, str], project: Path, broker: Broker, admin: Admin
+) -> None:
+    """A topic that is missing is reported before anything runs. With exactly once, the next run
+    sends only what is new."""
+    topic = broker.new_topic()
+    options = {"delivery": "exactly_once", "sink": f"{topic}-once"}
+    given = f'on_violation="quarantine", quarantine_topic="{topic}-no", '
+    expected = EXPECTED.replace('on_violation="quarantine"', f"{given}quarantine_options={options}")
+    file = project / "transformations" / "page_views.py"
+    file.write_text(
+        file.read_text()
+        .replace("from pyspark.sql", "from penstock.spark import expect\nfrom pyspark.sql", 1)
+        .replace("def page_views()", f"{expected}def page_views()", 1)
+    )
+    send(broker, "shop-page-views", views(0, 62))
+    refused = penstock(env, project, "pipeline", "run", *FAST)
+    assert refused.returncode == 1
+    assert f"the topic {topic}-no for the quarantined rows of page_views does not exist" in (
+        refused.stderr
+    )
+    file.write_text(file.read_text().replace(f"{topic}-no", topic))
+    for more in (0, 31):
+        send(broker, "shop-page-views", views(62, more))
+        ran = penstock(env, project, "pipeline", "run", *FAST)
+        assert ran.returncode == 0, ran.stderr + ran.stdout
+    with Consumer(broker.bootstrap, isolation_level="read_committed") as consumer:
+        sent = consumer.read_table(topic)
+    rows = [json.loads(value) for value in sent.column("value").to_pylist()]
+    assert sorted(row["seconds"] for row in rows) == [0.5] * 3 + [1.5] * 3
+    assert all(row["violations"] == ["long_enough"] for row in rows)
+    assert all("viewed_at" in row for row in rows)
+    assert {str(each) for each in sent.column("headers").to_pylist()} == {
+        str([{"key": "penstock.flow", "value": b"page_views"}])
+    }
+    kept = pq.read_table(str(project / "spark-warehouse" / "page_views")).to_pylist()
+    assert len(kept) == 93 - 6
+    admin.delete_topics(["shop-page-views", "shop-long-views"])
+    admin.delete_group("shop")
+
+
 def test_dry_run_reports_an_error_in_one_line(env: dict[str, str], project: Path) -> None:
     """The flow and the reason first; the rest is in the log."""
     broken = project / "transformations" / "page_counts.sql"

@@ -186,6 +186,52 @@ def test_sources_have_the_columns_and_options_of_a_real_source(
         pipeline.table("since").expect([{"partition": 2, "offset": 0}])
 
 
+QUARANTINES = """
+from penstock.spark import expect
+
+
+@dp.table
+@expect("positive", "n > 0", on_violation="quarantine")
+def kept():
+    return stream("clicks", startingOffsets="earliest", valueFormat="json",
+                  valueSchema="n BIGINT").select("offset", "value.*")
+
+
+@dp.table
+@expect("positive", "n > 0", on_violation="quarantine")
+@expect("small", "n < 9", on_violation="quarantine", quarantine_topic="alerts")
+def checked():
+    return stream("clicks", startingOffsets="earliest", valueFormat="json",
+                  valueSchema="n BIGINT").select("offset", "value.*")
+"""
+
+
+def test_quarantined_rows_are_in_a_table_or_a_topic(tmp_path: Path, penstock_spark: Any) -> None:
+    """With the reasons; a second run adds what is new."""
+    (project := tmp_path / "quarantines").mkdir()
+    with PipelineTest(make(project, q_py=QUARANTINES), penstock_spark) as pipeline:
+        pipeline.given("clicks", [{"n": -1}, {"n": 2}]).run()
+        pipeline.table("kept").expect([{"offset": 1, "n": 2}])
+        bad = {"offset": 0, "n": -1, "violations": ["positive"]}
+        pipeline.table("kept_quarantine").expect([bad])
+        header = {"key": "penstock.flow", "value": b"checked"}
+        sent = {"key": None, "value": bad, "headers": [header]}
+        pipeline.sent("alerts").expect([sent])
+        pipeline.given("clicks", [{"n": 10}]).run()
+        pipeline.table("checked").expect([{"offset": 1, "n": 2}])
+        more = {"offset": 2, "n": 10, "violations": ["small"]}
+        pipeline.sent("alerts").expect([sent, {**sent, "value": more}])
+
+
+BATCH_QUARANTINE = """
+from penstock.spark import expect
+
+
+@dp.materialized_view
+@expect("positive", "id > 0", on_violation="quarantine", quarantine_topic="alerts")
+def t():
+    return spark.range(3)
+"""
 NO_VALUE = """
 dp.create_sink("s", "penstock", {**BROKERS, "topic": "alerts"})
 
@@ -207,8 +253,16 @@ def f():
         ("@dp.table\ndef t():\n    return spark.range(1)", "t writes to the table t, .* not a str"),
         ("@dp.materialized_view\ndef t():\n    return spark.table('u')", "t: .* `u` cannot be fou"),
         (NO_VALUE, "f: there is no value column"),
+        (BATCH_QUARANTINE, "t: .* quarantine_topic is for streaming flows"),
     ],
-    ids=["unknown topic", "unknown option", "not a stream", "unknown table", "no value"],
+    ids=[
+        "unknown topic",
+        "unknown option",
+        "not a stream",
+        "unknown table",
+        "no value",
+        "quarantine topic of a view",
+    ],
 )
 def test_a_mistake_in_a_definition_is_reported(
     tmp_path: Path, penstock_spark: Any, text: str, reason: str

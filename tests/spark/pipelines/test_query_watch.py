@@ -106,6 +106,27 @@ class Spark:
         return found
 
 
+def test_the_skew_of_tasks_is_asked_for_the_last_batch() -> None:
+    """The run and the batch say which jobs of Spark belong to it."""
+    asked: list[tuple[str, int, int]] = []
+
+    def task_skew(run: str, batch: int, duration_ms: int) -> float:
+        asked.append((run, batch, duration_ms))
+        return 4.5
+
+    told = Told()
+    watch = Watch(Spark(), told, lambda: False, "", task_skew=task_skew)
+    watch.end_round()
+    watch.close()
+    assert asked == [("run-1", 7, 0)]
+    view = RunView("views")
+    for event in told.events:
+        view.apply(event)
+    assert view.flows["clicks"].task_skew == 4.5
+    view.apply({**progress_event("clicks", PROGRESS), "task_skew": None})
+    assert view.flows["clicks"].task_skew == 4.5, "a short batch says nothing"
+
+
 class Told:
     def __init__(self) -> None:
         self.events: list[Mapping[str, Any]] = []

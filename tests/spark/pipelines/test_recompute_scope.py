@@ -124,6 +124,19 @@ def test_the_parts_of_a_project_by_its_code() -> None:
     assert project_parts({"a.py": CODE}, ["a.py"]) == PARTS
 
 
+def test_a_quarantine_is_a_table_or_writes_to_a_topic() -> None:
+    kept = '@expect("id", "id > 0", on_violation="quarantine")\n'
+    code = CODE.replace("def page_views", kept + "def page_views")
+    parts = project_parts({"a.py": code}, ["a.py"])
+    assert parts is not None
+    assert parts.streaming_tables == ["all_views", "page_views", "page_views_quarantine"]
+    sent = code.replace('="quarantine"', '="quarantine", quarantine_topic="bad"')
+    parts = project_parts({"a.py": sent}, ["a.py"])
+    assert parts is not None
+    assert parts.streaming_tables == ["all_views", "page_views"]
+    assert parts.sink_flows == ["alerts", "page_views_quarantine"]
+
+
 def test_computed_names_are_left_to_spark() -> None:
     code = CODE + "\nfor n in 'ab':\n    @dp.table(name=n)\n    def made():\n        return 1\n"
     assert project_parts({"a.py": code}, ["a.py"]) is None

@@ -33,13 +33,13 @@ def options_of(relation: Any) -> dict[str, str]:
     return dict(relation.read.data_source.options)
 
 
-def defined(relation: Any) -> Any:
+def defined(relation: Any, limit: str = "") -> Any:
     command = messages.Command()
     flow = command.pipeline_command.define_flow
     flow.flow_name = "spark_catalog.default.copied"
     flow.relation_flow_details.relation.CopyFrom(relation)
     client = Client()
-    NamingClient(client).execute_command(command)
+    NamingClient(client, limit).execute_command(command)
     return client.commands[0].pipeline_command.define_flow.relation_flow_details.relation
 
 
@@ -59,6 +59,31 @@ def test_all_streams_of_topics_in_a_flow_have_its_name() -> None:
 )
 def test_other_sources_are_left_alone(relation: Any) -> None:
     assert defined(relation) == relation
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({}, "256m"),
+        ({"maxBytesPerTrigger": "1m"}, "1m"),
+        ({"maxbytespertrigger": "1m"}, None),
+        ({"maxOffsetsPerTrigger": "9"}, None),
+    ],
+)
+def test_a_recompute_limits_sources_without_a_limit(
+    given: dict[str, str], limit: str | None
+) -> None:
+    """Otherwise all records since the beginning would be one micro-batch."""
+    relation = read(subscribe="a")
+    relation.read.data_source.options.update(given)
+    found = options_of(defined(relation, "256m"))
+    assert found.get("maxBytesPerTrigger") == limit
+    assert options_of(defined(read(subscribe="a"))) == {"subscribe": "a", "flow": "copied"}
+
+
+def test_a_recompute_leaves_other_sources_alone() -> None:
+    for relation in (read("rate"), read(streaming=False)):
+        assert defined(relation, "256m") == relation
 
 
 def test_other_commands_and_attributes_are_passed_on() -> None:

@@ -160,8 +160,12 @@ export function kept(flow) {
   return `${count(flow.state_rows)} rows${flow.state_bytes ? `, ${size(flow.state_bytes)}` : ""}`;
 }
 
-// How uneven the partitions of its topics are; nothing if they are even.
-export function skew(flow) { return flow.skew === null || flow.skew < 2 ? null : `${Math.round(flow.skew * 10) / 10} ×`; }
+// How uneven the partitions of its topics and Spark's tasks are; nothing if they are even.
+export function skew(flow) {
+  const shown = (found) => (found === null || found < 2 ? null : `${Math.round(found * 10) / 10} ×`);
+  const tasks = shown(flow.task_skew);
+  return [shown(flow.skew), tasks && `tasks ${tasks}`].filter(Boolean).join(", ") || null;
+}
 
 function facts(flow) {
   const told = [["status", flow.status.toLowerCase()], ["rows", flow.streaming ? count(flow.rows) : null],

@@ -7,7 +7,8 @@ SQL files are split at semicolons.
 
 With the definition of a flow goes what it uses in the same project: functions, classes and
 constants of its module and of modules that it imports from the project, the temporary views that
-it names, and the sink or table that it writes to. Not followed are names that are computed, star
+it names, and the sink or table that it writes to. A flow whose expectations quarantine rows has a
+second flow for them. Not followed are names that are computed, star
 imports, methods that are called on objects, and packages outside of the project. A flow whose own
 name is computed is not found; `ProjectCode.unnamed` lists the functions that define such flows.
 """
@@ -30,6 +31,8 @@ _DECORATORS: Final[Mapping[str, str]] = {
 }
 _SINK: Final = "create_sink"
 _TARGETS: Final = (_SINK, "create_streaming_table")
+_EXPECT: Final = "expect"
+_QUARANTINE: Final = "quarantine"
 _STATEMENT: Final = re.compile(
     r"""\s*CREATE\s+(?:OR\s+REFRESH\s+|OR\s+REPLACE\s+)?
     (?P<kind>STREAMING\s+TABLE|MATERIALIZED\s+VIEW|TEMPORARY\s+VIEW|TEMP\s+VIEW|FLOW)\s+
@@ -129,6 +132,8 @@ class ProjectCode:
                         target = _text(decorator, "target") or name
                         flow_kind: FlowKind = "batch" if kind == "batch" else "streaming"
                         yield FlowSource(name, flow_kind, target), module, node
+                        if (quarantine := self._quarantine(node, flow_kind)) is not None:
+                            yield quarantine, module, node
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                 called, call = _last_name(node.value.func), node.value
                 if called in _TARGETS and (name := _text(call, "name", position=0)):
@@ -138,6 +143,28 @@ class ProjectCode:
                 elif called == "create_auto_cdc_flow" and (target := _text(call, "target", 0)):
                     name = _text(call, "name") or target
                     yield FlowSource(name, "streaming", target), module, node
+
+    def _quarantine(self, node: ast.FunctionDef, kind: FlowKind) -> FlowSource | None:
+        """Returns the flow of the rows that the expectations of a flow quarantine (see
+        `penstock.spark.quarantine`); None if there are none."""
+        expectations = [
+            each
+            for each in node.decorator_list
+            if isinstance(each, ast.Call) and _last_name(each.func) == _EXPECT
+        ]
+        if not any(_text(each, "on_violation", 2) == _QUARANTINE for each in expectations):
+            return None
+        name = f"{node.name}_quarantine"
+        if any(_given(each, "quarantine_topic") for each in expectations):
+            self.sinks.add(f"{name}_topic")
+            return FlowSource(name, kind, f"{name}_topic")
+        for each in expectations:
+            if _given(each, "quarantine_table"):
+                name = _text(each, "quarantine_table")
+        if not name:
+            self.unnamed.append(node.name)
+            return None
+        return FlowSource(name, kind, name)
 
     def _in_sql(self, text: str) -> Iterator[_Found]:
         for statement in plain_sql(text).split(";"):
@@ -266,9 +293,16 @@ def _function(decorator: ast.expr) -> ast.expr:
 
 
 def _has_computed_name(decorator: ast.expr) -> bool:
+    return _given(decorator, "name") and not _text(decorator, "name")
+
+
+def _given(decorator: ast.expr, keyword: str) -> bool:
     keywords = decorator.keywords if isinstance(decorator, ast.Call) else ()
-    given = [each.value for each in keywords if each.arg == "name"]
-    return bool(given) and not _text(decorator, "name")
+    return any(
+        each.arg == keyword
+        and not (isinstance(each.value, ast.Constant) and each.value.value is None)
+        for each in keywords
+    )
 
 
 def _last_name(node: ast.expr) -> str:

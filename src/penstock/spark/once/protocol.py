@@ -187,10 +187,10 @@ def begin(sink: str) -> Steps[Plan]:
     """Takes over the sink and reads its progress, before the tasks of a micro-batch run."""
     try:
         driver: OpenTransaction = yield TakeOver(driver_id(sink))
+        homes: int = yield CountHomes()
+        progress: Progress | None = yield ReadProgress(sink)
     except Refused as refused:
         raise _why_not_begun(sink, refused) from refused
-    homes: int = yield CountHomes()
-    progress: Progress | None = yield ReadProgress(sink)
     yield from _abort_open(sink)
     return Plan(sink, driver, progress, homes)
 

@@ -47,6 +47,7 @@ from penstock.spark.pipelines.project_link import point_link
 from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.recompute_scope import RecomputeRefused
 from penstock.spark.pipelines.rehearsal import Rehearsal
+from penstock.spark.pipelines.task_skew import TaskSkew
 from penstock.spark.stream_position import BackfillRequest
 
 _BACKFILLS: Final = "backfills.json"
@@ -101,11 +102,17 @@ class Job:
         elif self._spark.classic is None:
             # The script's getOrCreate finds the session on the Connect server.
             self._spark.connect()
+        self._spark.send_modules(Path(assigned.root))
         self._apply(settings)
         bootstrap = assigned.bootstrap
         graph = None if assigned.kind == "project" else QueryGraphReport(self._events.write).note
         self._watch = Watch(
-            self._spark, self._events, self._control.stopping.is_set, bootstrap, graph
+            self._spark,
+            self._events,
+            self._control.stopping.is_set,
+            bootstrap,
+            graph,
+            TaskSkew(self._spark.classic).of,
         )
 
     def _apply(self, settings: Mapping[str, str]) -> None:

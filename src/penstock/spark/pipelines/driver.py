@@ -38,17 +38,26 @@ from penstock.runtime import SystemClock, SystemRandom
 from penstock.spark.pipelines.driver_pipes import keep_private, take_input
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import flow_event
+from penstock.spark.pipelines.executor_modules import ExecutorModules
 from penstock.spark.pipelines.explain import one_line
 from penstock.spark.pipelines.flow_polling import polling_settings
 from penstock.spark.pipelines.graph import GraphReport
 from penstock.spark.pipelines.jvm import PlannedRun, planned_run
 from penstock.spark.pipelines.live_flows import LiveFlows
-from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
+from penstock.spark.pipelines.project import (
+    BOOTSTRAP_SETTING,
+    RECOMPUTE_LIMIT,
+    RECOMPUTE_LIMIT_SETTING,
+    read_spec,
+)
+from penstock.spark.pipelines.quarantine_topics import TopicCheck
 from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.recompute_graph import pipeline_parts, table_identifiers
 from penstock.spark.pipelines.recompute_scope import RecomputeRefused, check_scope
 from penstock.spark.pipelines.source_names import NamingClient
 from penstock.spark.pipelines.table_writers import Definitions, flows_to_reset
+from penstock.spark.pipelines.task_skew import TaskSkew
+from penstock.spark.quarantine import topics_checked
 
 _HAS_LINE: Final = re.compile(r"\S+, line \d+: ")
 SOON: Final = signal.SIGUSR1
@@ -125,6 +134,7 @@ class Spark:
     def __init__(self, master: str, settings: Mapping[str, str], *, connect: bool = True) -> None:
         self.classic: Any = None
         self.session: Any = None
+        self._modules = ExecutorModules(master)
         self._url = master if master.startswith("sc://") else self._serve(master, settings)
         if connect:
             self.connect()
@@ -161,6 +171,10 @@ class Spark:
         )
         return f"sc://localhost:{getattr(service, 'MODULE$').localPort()}"
 
+    def send_modules(self, root: Path) -> None:
+        """Lets executors on other machines import the Python files of a project."""
+        self._modules.send(root, self.session, self.classic)
+
     def streaming_queries(self) -> list[Any]:
         """Returns all queries that run in this JVM, in whichever session they were started."""
         if self.classic is None:
@@ -176,6 +190,7 @@ class Spark:
                 self.session.stop()
         if self.classic is not None:
             self.classic.stop()
+        self._modules.close()
 
 
 class Pipeline:
@@ -198,6 +213,7 @@ class Pipeline:
         self._is_checked = False
         self._graph = GraphReport(spark, spec_path.parent.resolve(), events.write, SystemClock())
         self._runs_on = runs_on
+        self._quarantine_topics = TopicCheck()
         self._planned: PlannedRun | None = None
         self._live: LiveFlows | None = None
 
@@ -235,7 +251,8 @@ class Pipeline:
 
     def recompute(self, tables: Sequence[str], running_flows: Sequence[str]) -> None:
         """Runs a round of a recompute: all tables, but no flow that writes to a topic."""
-        with self._defined() as (graph, definitions):
+        limit = self._spec.configuration.get(RECOMPUTE_LIMIT_SETTING, RECOMPUTE_LIMIT)
+        with self._defined(limit) as (graph, definitions):
             if definitions is None:
                 raise RecomputeRefused(
                     "tables on a Connect server (sc://) cannot be computed again beside the "
@@ -277,9 +294,10 @@ class Pipeline:
                 self._follow(graph, self._started(graph, dry=False, emptied=tables))
 
     @contextmanager
-    def _defined(self) -> Iterator[tuple[str, Definitions | None]]:
+    def _defined(self, limit: str = "") -> Iterator[tuple[str, Definitions | None]]:
         """Creates the graph of one run. It is created for each, so an edited definition is used in
-        the next one. Yields its id, and the definitions if they are in this process's JVM."""
+        the next one. Yields its id, and the definitions if they are in this process's JVM. `limit`:
+        the size of a micro-batch for sources without a limit."""
         session = self._spark.session
         graph = create_dataflow_graph(
             session,
@@ -289,9 +307,10 @@ class Pipeline:
         )
         registry = SparkConnectGraphElementRegistry(session, graph)
         if self._spark.classic is not None:  # A server elsewhere does no backfills.
-            registry._client = NamingClient(registry._client)
+            registry._client = NamingClient(registry._client, limit)
         try:
-            register_definitions(self._spec_path, registry, self._spec, session, graph)
+            with topics_checked(self._quarantine_topics):
+                register_definitions(self._spec_path, registry, self._spec, session, graph)
             classic = self._spark.classic
             yield graph, None if classic is None else Definitions(classic, session, graph)
         finally:
@@ -357,8 +376,15 @@ def run(given: argparse.Namespace, events: Events, stop: Stop) -> str:
     spec = unpack_pipeline_spec({**content, "configuration": settings, **_storage(content)})
     events.tell("phase", text="starting Spark")
     spark = Spark(given.master, settings)
-    watch = Watch(spark, events, lambda: stop.asked, settings.get(BOOTSTRAP_SETTING, ""))
+    watch = Watch(
+        spark,
+        events,
+        lambda: stop.asked,
+        settings.get(BOOTSTRAP_SETTING, ""),
+        task_skew=TaskSkew(spark.classic).of,
+    )
     try:
+        spark.send_modules(spec_path.parent)
         pipeline = Pipeline(spec_path, spec, spark, events)
         number = 0
         while True:

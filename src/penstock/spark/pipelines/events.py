@@ -177,6 +177,9 @@ class FlowView:
     skew: float | None = None
     """Rows of the largest topic partition in a batch, divided by those of the median one; that of
     the last batch with enough rows."""
+    task_skew: float | None = None
+    """The duration of the longest task in a stage of a batch, divided by that of the median one;
+    that of the last batch that took long enough."""
     stateful: bool = False
     """Whether it keeps state or has a watermark."""
     topics: dict[str, int] = field(default_factory=dict)
@@ -288,8 +291,9 @@ def _batch(event: Mapping[str, Any]) -> dict[str, Any]:
         "state_rows": int(event.get("state_rows") or 0),
         "state_bytes": int(event.get("state_bytes") or 0),
     }
-    if event.get("skew") is not None:
-        found["skew"] = float(event["skew"])
+    for name in ("skew", "task_skew"):
+        if event.get(name) is not None:
+            found[name] = float(event[name])
     return found
 
 

@@ -1,12 +1,13 @@
 """A pipeline project: a folder with a `spark-pipeline.yml`.
 
-The file has Spark's own format, so `spark-pipelines run` accepts it, too. Two settings in its
-`configuration` are for Penstock: the addresses of brokers, and the topics that must exist before a
-run.
+The file has Spark's own format, so `spark-pipelines run` accepts it, too. Some settings in its
+`configuration` are for Penstock: the addresses of brokers, the topics that must exist before a run,
+and how much a recompute reads in a micro-batch from sources that have no limit.
 
     configuration:
       spark.penstock.bootstrap: "localhost:9092"
       spark.penstock.topics: "clicks:3, page_counts:1"
+      spark.penstock.recompute.maxBytesPerTrigger: "256m"
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from penstock.spark.pipelines.errors import PipelineError
 SPEC_NAMES: Final = ("spark-pipeline.yml", "spark-pipeline.yaml")
 BOOTSTRAP_SETTING: Final = "spark.penstock.bootstrap"
 TOPICS_SETTING: Final = "spark.penstock.topics"
+RECOMPUTE_LIMIT_SETTING: Final = "spark.penstock.recompute.maxBytesPerTrigger"
+RECOMPUTE_LIMIT: Final = "256m"
+"""How much a recompute reads in a micro-batch, from sources without a limit. The default."""
 
 
 @dataclass(frozen=True, slots=True)

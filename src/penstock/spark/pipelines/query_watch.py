@@ -66,6 +66,7 @@ class Watch:
         is_stopping: Callable[[], bool],
         bootstrap: str,
         on_progress: Callable[[str, Mapping[str, Any]], None] | None = None,
+        task_skew: Callable[[str, int, int], float | None] = lambda _run, _batch, _ms: None,
     ) -> None:
         self._spark = spark
         self._events = events
@@ -73,6 +74,8 @@ class Watch:
         self._bootstrap = bootstrap
         self._on_progress = on_progress
         """Called with the last progress report of each query."""
+        self._task_skew = task_skew
+        """Called with the run of a query, the number of its last batch and the duration."""
         self._admin: Admin | None = None
         self._queries: dict[str, tuple[str, Any]] = {}
         self._told: dict[str, int] = {}
@@ -139,7 +142,8 @@ class Watch:
                 self._queries[run] = (_name(query), query)
                 self._dead_letters.note(query)
         for run, (name, query) in list(self._queries.items()):
-            for found in self._new_progress(run, query):
+            reports = self._new_progress(run, query)
+            for found in reports:
                 batch = int(found.get("batchId", 0))
                 # Spark repeats the number of a batch when it reports that there was no data.
                 if batch <= self._told.get(run, -1) or not found.get("numInputRows"):
@@ -147,7 +151,10 @@ class Watch:
                     continue
                 self._told[run] = batch
                 self._note_offsets(name, found)
-                self._events.write(progress_event(name, found))
+                event = progress_event(name, found)
+                if found is reports[-1]:
+                    event["task_skew"] = self._task_skew(run, batch, event["duration_ms"])
+                self._events.write(event)
             if run in self._last:
                 latest = self._last[run][1]
                 self._tell_position(name, latest)

@@ -31,6 +31,7 @@ PROGRESS: dict[str, Any] = {
     "checked": 100,
     "output_rows": 96,
     "skew": 3.5,
+    "task_skew": 4.5,
 }
 EVENTS: list[dict[str, Any]] = [
     {"event": "round", "number": 1},

@@ -59,6 +59,7 @@ def test_the_figures_of_a_pipeline() -> None:
         ("penstock_pipeline_state_rows", flow): 40,
         ("penstock_pipeline_state_bytes", flow): 2_048,
         ("penstock_pipeline_skew_ratio", flow): 3.5,
+        ("penstock_pipeline_task_skew_ratio", flow): 4.5,
         ("penstock_pipeline_expectation_rows_total", (*flow, "known", "passed")): 96,
         ("penstock_pipeline_expectation_rows_total", (*flow, "known", "violated")): 4,
         ("penstock_pipeline_dead_letters_total", ("views",)): 3,

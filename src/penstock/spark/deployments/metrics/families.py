@@ -115,6 +115,7 @@ def _flows(worker: WorkerSample) -> Iterator[Metric]:
     yield of("penstock_pipeline_state_rows", lambda flow: _state(flow, flow.state_rows))
     yield of("penstock_pipeline_state_bytes", lambda flow: _state(flow, flow.state_bytes))
     yield of("penstock_pipeline_skew_ratio", lambda flow: flow.skew)
+    yield of("penstock_pipeline_task_skew_ratio", lambda flow: flow.task_skew)
 
 
 def _backfills(pipelines: Iterable[PipelineSample]) -> Iterator[Metric]:

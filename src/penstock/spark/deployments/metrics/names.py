@@ -130,6 +130,13 @@ METRICS: Final = (
         "pipeline",
         "flow",
     ),
+    _gauge(
+        "penstock_pipeline_task_skew_ratio",
+        "Duration of the longest task in a stage of the last batch that took a second or more, "
+        "divided by that of the median one. 1: all are equal.",
+        "pipeline",
+        "flow",
+    ),
     _counter(
         "penstock_pipeline_expectation_rows_total",
         "Rows that passed or violated an expectation of a flow.",
