@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -126,8 +127,8 @@ def _add_endless_tasks(app: Celery) -> None:
 
     @task(app, "run_until_told", bind=True)
     def run_until_told(self: Any, started: str, go: str) -> str:
-        """Ends when the file `go` exists, or when its soft time limit is over."""
-        append(started, "started")
+        """Says in which process it runs. Ends when the file `go` exists, or at its soft time limit."""
+        append(started, str(os.getpid()))
         try:
             while not Path(go).exists():
                 threading.Event().wait(0.02)

@@ -5,8 +5,9 @@ The same tasks run on both with the same results. The sections are those of the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from celery import chain, chord, group
@@ -16,6 +17,114 @@ from celery_transport.both_brokers import Setup, get
 from celery_transport.task_workers import LIMIT_S, lines, wait_until
 
 pytestmark = pytest.mark.xdist_group("celery")
+
+
+class Example(NamedTuple):
+    make: Callable[[Setup], Any]
+    expected: object
+
+
+def add(setup: Setup, *args: int) -> Any:
+    return setup.task("add", *args)
+
+
+def adds(setup: Setup, count: int) -> list[Any]:
+    """Returns tasks that return 0, 2, 4, and so on."""
+    return [add(setup, number, number) for number in range(count)]
+
+
+def chain_with_a_chord(setup: Setup) -> Any:
+    both = group(add(setup, 10), setup.task("mul", 10))
+    return chain(add(setup, 1, 1), both, setup.task("total"), add(setup, 1))
+
+
+def nested(setup: Setup) -> Any:
+    """Returns a group of a chord whose header has a chain and a chord, and of a task."""
+    inner = chord([add(setup, 1, 1), add(setup, 2, 2)], setup.task("total"))
+    outer = chord(
+        [chain(add(setup, 1, 1), setup.task("mul", 5)), inner, add(setup, 3, 4)],
+        chain(setup.task("total"), setup.task("mul", 2)),
+    )
+    return group(outer, setup.task("answer", "beside"))
+
+
+def replaced_in_a_chain(setup: Setup) -> Any:
+    return chain(setup.task("replace_with_task", 2, 3), setup.task("replace_with_chain"))
+
+
+def replaced_in_a_chord(setup: Setup) -> Any:
+    header = [setup.task("replace_with_task", 2, 3), setup.task("replace_with_chord", 4)]
+    return chord(header, setup.task("total"))
+
+
+EXAMPLES = {
+    "a chain": Example(lambda it: chain(add(it, 2, 2), add(it, 4), it.task("mul", 10)), 80),
+    "a step of a chain waits": Example(
+        lambda it: chain(add(it, 1, 1), it.task("mul", 10).set(countdown=0.3)), 20
+    ),
+    "pipes": Example(lambda it: add(it, 4, 16) | it.task("mul", 2) | add(it, 4), 44),
+    "a chain in a chain": Example(lambda it: add(it, 1, 1) | (add(it, 4) | it.task("mul", 8)), 48),
+    "a group": Example(lambda it: group(adds(it, 10)), list(range(0, 20, 2))),
+    "a group in a group": Example(
+        lambda it: group(group(adds(it, 3)), it.task("mul", 3, 3)), [0, 2, 4, 9]
+    ),
+    "a group at the end of a chain": Example(
+        lambda it: add(it, 4, 4) | group(add(it, 1), it.task("mul", 2)), [9, 16]
+    ),
+    "an immutable group": Example(
+        lambda it: add(it, 4, 4) | group(it.app.tasks["add"].si(i, i) for i in range(3)), [0, 2, 4]
+    ),
+    "a group of one task in a chain": Example(
+        lambda it: chain(add(it, 1, 1), group([it.task("mul", 10)]), add(it, 1)), 21
+    ),
+    "a chord": Example(lambda it: chord(adds(it, 5), it.task("total")), 20),
+    "an immutable body": Example(
+        lambda it: chord(adds(it, 2), it.app.tasks["answer"].si("done")), "done"
+    ),
+    "a chord without a header": Example(lambda it: chord([], it.task("total")), 0),
+    "a body that is a group": Example(
+        lambda it: chord(adds(it, 3), group(it.task("total"), it.task("answer"))), [6, [0, 2, 4]]
+    ),
+    "a group before a task": Example(lambda it: group(adds(it, 10)) | it.task("total"), 90),
+    "a group in a chain": Example(chain_with_a_chord, 33),
+    "a group after a group": Example(
+        lambda it: group(adds(it, 3)) | group(it.task("total"), it.task("answer")), [6, [0, 2, 4]]
+    ),
+    "chains and chords in a chord": Example(nested, [46, "beside"]),
+    "map": Example(lambda it: it.app.tasks["total"].map([[1, 2], list(range(100))]), [3, 4950]),
+    "starmap": Example(
+        lambda it: it.app.tasks["add"].starmap([(n, n) for n in range(4)]), [0, 2, 4, 6]
+    ),
+    "maps in a group": Example(
+        lambda it: group(
+            it.app.tasks["total"].map([[1, 2]]), it.app.tasks["add"].starmap([(3, 4)])
+        ),
+        [[3], [7]],
+    ),
+    "chunks": Example(
+        lambda it: it.app.tasks["add"].chunks([(n, n) for n in range(5)], 2).group(),
+        [[0, 2], [4, 6], [8]],
+    ),
+    "a task replaces itself with a task": Example(lambda it: it.task("replace_with_task", 2, 3), 5),
+    "a task replaces itself with a chain": Example(lambda it: it.task("replace_with_chain", 2), 30),
+    "a task replaces itself with a group": Example(
+        lambda it: it.task("replace_with_group", 3), [0, 2, 4]
+    ),
+    "a task replaces itself with a chord": Example(lambda it: it.task("replace_with_chord", 4), 14),
+    "a task of a chain replaces itself": Example(replaced_in_a_chain, 60),
+    "a task of a chord replaces itself": Example(replaced_in_a_chord, 19),
+}
+
+
+@pytest.fixture(scope="module")
+def sent(setup: Setup) -> dict[str, Any]:
+    """The results of all examples, which run at the same time: a chord takes a second and more."""
+    return {name: example.make(setup).apply_async() for name, example in EXAMPLES.items()}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_canvas_has_its_result(sent: dict[str, Any], name: str) -> None:
+    assert get(sent[name]) == EXAMPLES[name].expected
 
 
 # -- signatures ------------------------------------------------------------------------------------
@@ -89,11 +198,6 @@ def test_an_immutable_callback_takes_no_result(setup: Setup, tmp_path: Path) -> 
 # -- chains ----------------------------------------------------------------------------------------
 
 
-def test_a_chain_passes_each_result_on(setup: Setup) -> None:
-    steps = chain(setup.task("add", 2, 2), setup.task("add", 4), setup.task("mul", 10))
-    assert get(steps.apply_async()) == 80
-
-
 def test_pipes_make_chains_and_join_them(setup: Setup) -> None:
     partial = setup.task("add", 4) | setup.task("mul", 8)
     assert get(partial(16)) == 160
@@ -107,17 +211,7 @@ def test_a_chain_knows_its_intermediate_results(setup: Setup) -> None:
     assert len(result.parent.parent.graph) == 3
 
 
-def test_a_step_of_a_chain_may_wait(setup: Setup) -> None:
-    steps = chain(setup.task("add", 1, 1), setup.task("mul", 10).set(countdown=0.3))
-    assert get(steps.apply_async()) == 20
-
-
 # -- groups ----------------------------------------------------------------------------------------
-
-
-def test_a_group_runs_its_tasks_side_by_side(setup: Setup) -> None:
-    squares = group(setup.task("mul", number, number) for number in range(10))
-    assert get(squares.apply_async()) == [number * number for number in range(10)]
 
 
 def test_a_group_passes_arguments_to_its_tasks(setup: Setup) -> None:
@@ -143,32 +237,14 @@ def test_a_group_with_a_failure_fails(setup: Setup) -> None:
     assert (found[0], str(found[1])) == (2, "no milk")
 
 
-def test_a_group_in_a_group_becomes_a_part_of_it(setup: Setup) -> None:
-    inner = group(setup.task("add", 1, 1), setup.task("add", 2, 2))
-    assert get(group(inner, setup.task("mul", 3, 3)).apply_async()) == [2, 4, 9]
-
-
-def test_a_group_ends_a_chain(setup: Setup) -> None:
-    """With and without the result of the step before it."""
-    told = chain(setup.task("add", 4, 4), group(setup.task("add", 1), setup.task("mul", 2)))
-    assert get(told.apply_async()) == [9, 16]
-    untold = setup.task("add", 4, 4) | group(setup.app.tasks["add"].si(i, i) for i in range(3))
-    result = untold()
+def test_a_group_knows_the_step_before_it(setup: Setup) -> None:
+    steps = setup.task("add", 4, 4) | group(setup.app.tasks["add"].si(i, i) for i in range(3))
+    result = steps()
     assert get(result) == [0, 2, 4]
     assert get(result.parent) == 8
 
 
-def test_a_group_of_one_task_in_a_chain_is_that_task(setup: Setup) -> None:
-    steps = chain(setup.task("add", 1, 1), group([setup.task("mul", 10)]), setup.task("add", 1))
-    assert get(steps.apply_async()) == 21
-
-
 # -- chords ----------------------------------------------------------------------------------------
-
-
-def test_a_chord_gets_the_results_of_its_group(setup: Setup) -> None:
-    numbers = chord((setup.task("add", number, number) for number in range(5)), setup.task("total"))
-    assert get(numbers.apply_async()) == 20
 
 
 def test_a_chord_is_called_with_its_body(setup: Setup) -> None:
@@ -176,72 +252,13 @@ def test_a_chord_is_called_with_its_body(setup: Setup) -> None:
     assert get(header(setup.task("total"))) == 20
 
 
-def test_an_immutable_body_takes_no_results(setup: Setup) -> None:
-    header = [setup.task("add", 1, 1), setup.task("add", 2, 2)]
-    assert get(chord(header)(setup.app.tasks["answer"].si("done"))) == "done"
-
-
-def test_a_chord_without_a_header_runs_its_body(setup: Setup) -> None:
-    assert get(chord([], setup.task("total")).apply_async()) == 0
-
-
-def test_a_group_before_a_task_becomes_a_chord(setup: Setup) -> None:
-    steps = group(setup.task("add", i, i) for i in range(10)) | setup.task("total")
-    assert get(steps()) == 90
-
-
-def test_a_group_in_a_chain_becomes_a_chord(setup: Setup) -> None:
-    steps = chain(
-        setup.task("add", 1, 1),
-        group(setup.task("add", 10), setup.task("mul", 10)),
-        setup.task("total"),
-        setup.task("add", 1),
-    )
-    assert get(steps.apply_async()) == 33
-
-
-def test_two_groups_in_a_chain_become_a_chord(setup: Setup) -> None:
-    steps = chain(
-        group(setup.task("add", 1, 1), setup.task("add", 2, 2)),
-        group(setup.task("total"), setup.task("answer")),
-    )
-    assert get(steps.apply_async()) == [6, [2, 4]]
-
-
-def test_chains_and_chords_nest(setup: Setup) -> None:
-    """Chains and a chord are in a chord, which is in a group."""
-    inner = chord([setup.task("add", 1, 1), setup.task("add", 2, 2)], setup.task("total"))
-    outer = chord(
-        [chain(setup.task("add", 1, 1), setup.task("mul", 5)), inner, setup.task("add", 3, 4)],
-        chain(setup.task("total"), setup.task("mul", 2)),
-    )
-    assert get(group(outer, setup.task("answer", "beside")).apply_async()) == [46, "beside"]
-
-
-def test_a_body_may_be_a_group(setup: Setup) -> None:
-    header = [setup.task("add", 1, 1), setup.task("add", 2, 2)]
-    assert get(chord(header, group(setup.task("total"), setup.task("answer"))).apply_async()) == [
-        6,
-        [2, 4],
-    ]
-
-
 # -- map, starmap and chunks -----------------------------------------------------------------------
 
 
-def test_map_and_starmap_call_a_task_in_one_task(setup: Setup) -> None:
-    total, add = setup.app.tasks["total"], setup.app.tasks["add"]
-    assert get(total.map([list(range(10)), list(range(100))]).delay()) == [45, 4950]
-    pairs = add.starmap(zip(range(10), range(10), strict=True))
-    assert get(pairs.apply_async(countdown=0.1)) == [2 * number for number in range(10)]
-    assert get(group(total.map([[1, 2]]), add.starmap([(3, 4)])).apply_async()) == [[3], [7]]
-
-
-def test_chunks_split_a_list(setup: Setup) -> None:
-    chunks = setup.app.tasks["add"].chunks(zip(range(10), range(10), strict=True), 4)
-    expected = [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
-    assert get(chunks.group().apply_async()) == expected
-    assert get(setup.app.tasks["add"].chunks([(1, 1), (2, 2)], 1)()) == [[2], [4]]
+def test_chunks_and_maps_are_called(setup: Setup) -> None:
+    pairs = zip(range(4), range(4), strict=True)
+    assert get(setup.app.tasks["add"].chunks(pairs, 3)()) == [[0, 2, 4], [6]]
+    assert get(setup.app.tasks["total"].starmap([([1, 2],)]).apply_async(countdown=0.1)) == [3]
 
 
 def test_chunks_are_skewed(setup: Setup) -> None:
@@ -256,7 +273,7 @@ def test_chunks_are_skewed(setup: Setup) -> None:
 
 
 class CustomerStamp(StampingVisitor):  # type: ignore[misc]  # Celery has no types
-    """Stamps tasks with a customer, the bodies of chords and callbacks with more."""
+    """Stamps tasks with a customer, and says which of them are callbacks."""
 
     def on_signature(self, sig: Any, **headers: Any) -> dict[str, Any]:
         return {"customer": "Ada"}

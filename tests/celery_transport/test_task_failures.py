@@ -1,4 +1,4 @@
-"""Tasks that fail, retry, replace or reject themselves, on Penstock and, side by side, on RabbitMQ.
+"""Tasks that fail, retry or reject themselves, on Penstock and, side by side, on RabbitMQ.
 
 The same tasks run on both with the same results.
 """
@@ -138,24 +138,7 @@ def test_a_task_that_retries_too_often_fails(setup: Setup, tmp_path: Path) -> No
         get(setup.task("retry_without_error").apply_async())
 
 
-# -- tasks that replace themselves -----------------------------------------------------------------
-
-
-def test_a_task_replaces_itself(setup: Setup) -> None:
-    assert get(setup.task("replace_with_task", 2, 3).apply_async()) == 5
-    assert get(setup.task("replace_with_chain", 2).apply_async()) == 30
-    assert get(setup.task("replace_with_chord", 4).apply_async()) == 14
-
-
-def test_a_task_replaces_itself_with_a_group(setup: Setup) -> None:
-    assert get(setup.task("replace_with_group", 3).apply_async()) == [0, 2, 4]
-
-
-def test_a_replaced_task_is_a_step_of_a_chain_and_of_a_chord(setup: Setup) -> None:
-    steps = chain(setup.task("replace_with_task", 2, 3), setup.task("replace_with_chain"))
-    assert get(steps.apply_async()) == 60
-    header = [setup.task("replace_with_task", 2, 3), setup.task("replace_with_chord", 4)]
-    assert get(chord(header, setup.task("total")).apply_async()) == 19
+# -- growing chords --------------------------------------------------------------------------------
 
 
 def test_a_chord_cannot_grow_with_this_result_backend(setup: Setup) -> None:

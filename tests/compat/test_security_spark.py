@@ -210,7 +210,7 @@ def test_a_query_fails_when_its_delegation_token_expires(
     spark: SparkSession, secured: SecuredBroker, owned: str, kind: str, tmp_path: Path
 ) -> None:
     way = secured.way("SCRAM-SHA-512")
-    login = {
+    login: dict[str, Any] = {
         "security_protocol": way.protocol,
         "ssl_ca": way.authority,
         "sasl_mechanism": way.mechanism,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_a_query_fails_when_its_delegation_token_expires(
     secured: SecuredBroker, topic: str, period_ms: int
 ) -> None:
     way = secured.way("SCRAM-SHA-512")
-    as_alice = {
+    as_alice: dict[str, Any] = {
         "security_protocol": way.protocol,
         "ssl_ca": way.authority,
         "sasl_mechanism": way.mechanism,
