@@ -127,7 +127,7 @@ def _add_endless_tasks(app: Celery) -> None:
 
     @task(app, "run_until_told", bind=True)
     def run_until_told(self: Any, started: str, go: str) -> str:
-        """Says in which process it runs. Ends when the file `go` exists, or at its soft time limit."""
+        """Says in which process it runs, until the file `go` exists or its soft time limit ends."""
         append(started, str(os.getpid()))
         try:
             while not Path(go).exists():

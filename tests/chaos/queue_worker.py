@@ -1,6 +1,6 @@
 """Works on the jobs of a queue until SIGTERM, and writes down what it did.
 
-With the argument `hold` it settles no job before SIGTERM.
+With the arguments `hold COUNT` it takes up to so many jobs and settles none before SIGTERM.
 
 Each event is a line of JSON, appended to a file by one write, so that SIGKILL loses none before:
 
@@ -36,9 +36,9 @@ AGAIN_ONE_IN = 30
 
 
 class Worker:
-    def __init__(self, bootstrap: str, topic: str, output: str, *, holds: bool = False) -> None:
+    def __init__(self, bootstrap: str, topic: str, output: str, holds: int = 0) -> None:
         self._holds = holds
-        self._queue = aio.Queue(bootstrap, topic, prefetch=PREFETCH)
+        self._queue = aio.Queue(bootstrap, topic, prefetch=holds or PREFETCH)
         self._file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def _note(self, *event: object) -> None:
@@ -108,7 +108,8 @@ class Worker:
 
 def main() -> int:
     bootstrap, topic, output, *how = sys.argv[1:]
-    return asyncio.run(Worker(bootstrap, topic, output, holds=how == ["hold"]).run())
+    holds = int(how[1]) if how else 0
+    return asyncio.run(Worker(bootstrap, topic, output, holds).run())
 
 
 if __name__ == "__main__":

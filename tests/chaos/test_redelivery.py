@@ -11,8 +11,7 @@ import pytest
 
 from penstock.testing.slowness import patient
 
-from .queue_worker import PREFETCH
-from .redelivery import figures, run
+from .redelivery import JOBS, figures, run
 
 HOUR_S = 3_600.0
 
@@ -22,15 +21,15 @@ def test_the_jobs_of_a_killed_worker_come_before_their_locks_end(tmp_path: Path)
     """The locks last for an hour: only the end of the connection can tell the broker."""
     report = run(tmp_path, HOUR_S, ways=("killed",))
     assert report.complaints == []
-    assert len(report.waits["killed"]) == PREFETCH
+    assert len(report.waits["killed"]) == JOBS
 
 
 @pytest.mark.timeout(600)
 def test_the_jobs_of_a_frozen_worker_come_when_their_locks_end(tmp_path: Path) -> None:
     """Its connection stays. When it goes on, it finds that it has lost its jobs."""
-    report = run(tmp_path, min(60.0, patient(3.0)), ways=("frozen",))
+    report = run(tmp_path, min(60.0, patient(5.0)), ways=("frozen",))
     assert report.complaints == []
-    assert len(report.waits["frozen"]) == PREFETCH
+    assert len(report.waits["frozen"]) == JOBS
 
 
 def test_the_report_compares_the_longest_wait_with_the_lock() -> None:
