@@ -17,7 +17,7 @@ SEEDS ?= 0..2000
 CUTS  ?= 100
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup tools run test starve messages docs lint bench crash fuzz kill9 chaos chaos-queues chaos-pipelines txn-matrix sim sim-bugs power-cuts sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-long spark-restarts
+.PHONY: setup tools run test starve messages docs lint bench crash fuzz kill9 chaos chaos-queues chaos-redelivery chaos-pipelines quotas txn-matrix sim sim-bugs power-cuts sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-long spark-restarts
 
 setup: $(STAMP)
 
@@ -106,6 +106,12 @@ bench: $(STAMP)
 	@for name in records wire log floor broker clients libraries transactions scale metrics access hostile; do \
 	  echo "== $$name"; $(BIN)/python -m benchmarks.$$name --json || exit 1; done
 
+# Do quotas hold within 10 % over 30 s, for confluent-kafka and Java? Four minutes on a quiet machine.
+quotas: $(STAMP)
+	@classes=$$(mktemp -d) && trap 'rm -rf $$classes' EXIT \
+	  && java=$$(cd tests && ../$(BIN)/python -m compat.java_build $$classes Limited) \
+	  && $(BIN)/python -m benchmarks.quotas --held --java "$$java" --json
+
 # 20,000 seeded crashes of the partition log on the simulated disk.
 crash: $(STAMP)
 	$(BIN)/python -m penstock.sim.crash.runner --cases $(CASES) --seed $(SEED) --jobs $(JOBS)
@@ -127,6 +133,11 @@ chaos: tools
 # A queue on three brokers: KILLS kill -9 of brokers and workers, no job is lost or delivered when done.
 chaos-queues: tools
 	cd tests && ../$(BIN)/python -m chaos.queues --kills $(KILLS) --seed $(SEED) --json
+
+# Workers of a queue die by SIGKILL and by SIGSTOP: how long until others have their jobs?
+ROUNDS ?= 5
+chaos-redelivery: tools
+	cd tests && ../$(BIN)/python -m chaos.redelivery --rounds $(ROUNDS) --json
 
 # Five deployed pipelines on three workers: workers, drivers, executors and brokers are killed.
 MINUTES ?= 30

@@ -12,6 +12,9 @@ Then a neighbour produces one small message after the other and waits for each, 
 client (another process) produces as fast as it can: `neighbour_ms` is the median and the 99th
 percentile of its waits, without the greedy client, with it, and with a quota on it.
 
+`--held` measures only whether the quotas hold, and fails if a client has got more than 10 % more or
+less than its quota over one of the spans: `make quotas` does this with both clients.
+
 Run it from the project's root: `python -m benchmarks.quotas --json`.
 """
 
@@ -22,9 +25,10 @@ import json
 import multiprocessing
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from statistics import median, quantiles
@@ -42,6 +46,8 @@ BATCH_BYTES: Final = 64 << 10
 MEASURED_S: Final = 30.0
 CYCLE_S: Final = 11.0
 """After so long, Kafka forgets what a client has used."""
+TOLERANCE: Final = 0.1
+"""How far a rate may be from its quota, as a part of it."""
 BURST_S: Final = 2.0
 """How long the greedy client runs before the neighbour is measured."""
 NEIGHBOUR_S: Final = 10.0
@@ -213,9 +219,7 @@ def measure_java(class_path: str, bootstrap: str, measured_s: float) -> dict[str
     return {"java_produce": found["produce"], "java_fetch": found["consume"]}
 
 
-def measure(
-    bootstrap: str, burst_s: float, measured_s: float, neighbour_s: float
-) -> dict[str, object]:
+def measure_confluent(bootstrap: str, measured_s: float) -> dict[str, object]:
     topic = new_topic(bootstrap)
     limit(bootstrap, "limited-producer", "producer_byte_rate")
     produce = held(Sender(bootstrap, "limited-producer", topic), measured_s)
@@ -223,25 +227,37 @@ def measure(
     fill(bootstrap, topic, int(QUOTA * (2 * measured_s + 15)))
     limit(bootstrap, "limited-consumer", "consumer_byte_rate")
     fetch = held(Receiver(bootstrap, "limited-consumer", topic), measured_s)
-    other = new_topic(bootstrap)
+    return {"quota_bytes_per_s": QUOTA, "produce": produce, "fetch": fetch}
+
+
+def measure_neighbour(bootstrap: str, burst_s: float, neighbour_s: float) -> dict[str, object]:
+    topic, other = new_topic(bootstrap), new_topic(bootstrap)
     waits = {"alone": neighbour_ms(bootstrap, other, neighbour_s)}
     with greedy_client(bootstrap, "greedy", topic, burst_s):
         waits["greedy"] = neighbour_ms(bootstrap, other, neighbour_s)
     limit(bootstrap, "limited-greedy", "producer_byte_rate")
     with greedy_client(bootstrap, "limited-greedy", topic, burst_s):
         waits["greedy_with_quota"] = neighbour_ms(bootstrap, other, neighbour_s)
-    return {
-        "quota_bytes_per_s": QUOTA,
-        "produce": produce,
-        "fetch": fetch,
-        "neighbour_ms": waits,
-    }
+    return {"neighbour_ms": waits}
 
 
-def main() -> None:
+def breaches(found: Mapping[str, object]) -> list[str]:
+    """Returns the rates that are too far from their quota."""
+    rates = {work: spans for work, spans in found.items() if work.endswith(("produce", "fetch"))}
+    return [
+        f"{work}: {share:.3f} of the quota over the span '{span}'"
+        for work, spans in rates.items()
+        if isinstance(spans, Mapping)
+        for span, share in spans.items()
+        if abs(share - 1) > TOLERANCE
+    ]
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     parser.add_argument("--smoke", action="store_true", help="short, only to see it run")
+    parser.add_argument("--held", action="store_true", help="only check that quotas hold")
     parser.add_argument("--java", metavar="CLASS_PATH", help="measure the Java client too")
     options = parser.parse_args()
     spans = (0.2, 0.5, 0.2) if options.smoke else (BURST_S, MEASURED_S, NEIGHBOUR_S)
@@ -249,16 +265,24 @@ def main() -> None:
     try:
         with start_broker(root) as broker:
             bootstrap = "{}:{}".format(*broker.address)
-            found = measure(bootstrap, *spans)
+            burst_s, measured_s, neighbour_s = spans
+            found = measure_confluent(bootstrap, measured_s)
             if options.java:
-                found |= measure_java(options.java, bootstrap, spans[1])
+                found |= measure_java(options.java, bootstrap, measured_s)
+            if not options.held:
+                found |= measure_neighbour(bootstrap, burst_s, neighbour_s)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     for name, value in found.items():
         print(f"{name}: {value}")
+    # The spans of a smoke run are too short to say anything about a rate.
+    wrong = [] if options.smoke else breaches(found)
+    for breach in wrong:
+        print(f"not within {TOLERANCE:.0%}: {breach}")
     if options.json:
         print(json.dumps(found))
+    return 1 if wrong and options.held else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

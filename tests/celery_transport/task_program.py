@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from celery import Celery
 
+from celery_transport.canvas_tasks import add_canvas_tasks
+from celery_transport.task_registry import append, task
 from penstock.runtime import SystemClock
 
-F = TypeVar("F", bound=Callable[..., Any])
 BROKER, RESULTS, QUEUE = "TASKS_BROKER", "TASKS_RESULTS", "TASKS_QUEUE"
 
 
@@ -31,22 +31,14 @@ def make_app(broker: str, results: str, queue: str) -> Celery:
         worker_send_task_events=True,
         task_send_sent_event=True,
         worker_hijack_root_logger=False,
+        task_allow_error_cb_on_chord_header=True,
         # How often a chord looks whether its group is done.
         result_chord_retry_interval=0.2,
     )
     _add_tasks(app)
     _add_tasks_with_files(app)
+    add_canvas_tasks(app)
     return app
-
-
-def task(app: Celery, name: str, **options: object) -> Callable[[F], F]:
-    """Adds a function to an application. Celery's decorator has no types."""
-
-    def add(function: F) -> F:
-        app.task(name=name, **options)(function)
-        return function
-
-    return add
 
 
 def _add_tasks(app: Celery) -> None:
@@ -98,11 +90,6 @@ def _add_tasks_with_files(app: Celery) -> None:
         while not Path(go).exists():
             threading.Event().wait(0.02)
         return redelivered
-
-
-def append(path: str, line: str) -> None:
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
 
 
 if BROKER in os.environ:

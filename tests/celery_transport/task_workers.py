@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from celery_transport.result_files import ResultFiles
 from celery_transport.task_program import BROKER, QUEUE, RESULTS
 from penstock.runtime import SystemClock
 from penstock.testing.slowness import patient
@@ -104,7 +105,7 @@ def worker(
 
 
 def results_in(folder: Path) -> str:
-    """Returns the URL of a result backend that both sides can use: files. It can do chords."""
+    """Returns the URL of a result backend that both sides can use."""
     place = folder / "results"
     place.mkdir(exist_ok=True)
-    return f"file://{place}"
+    return f"{ResultFiles.__module__}:{ResultFiles.__name__}+file://{place}"

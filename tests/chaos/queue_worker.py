@@ -1,5 +1,7 @@
 """Works on the jobs of a queue until SIGTERM, and writes down what it did.
 
+With the arguments `hold COUNT` it takes up to so many jobs and settles none before SIGTERM.
+
 Each event is a line of JSON, appended to a file by one write, so that SIGKILL loses none before:
 
     ["began", process id]             SIGTERM is handled from now on
@@ -34,8 +36,9 @@ AGAIN_ONE_IN = 30
 
 
 class Worker:
-    def __init__(self, bootstrap: str, topic: str, output: str) -> None:
-        self._queue = aio.Queue(bootstrap, topic, prefetch=PREFETCH)
+    def __init__(self, bootstrap: str, topic: str, output: str, holds: int = 0) -> None:
+        self._holds = holds
+        self._queue = aio.Queue(bootstrap, topic, prefetch=holds or PREFETCH)
         self._file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def _note(self, *event: object) -> None:
@@ -50,7 +53,8 @@ class Worker:
         try:
             async with self._queue as queue, asyncio.TaskGroup() as tasks:
                 self._note("began", os.getpid())
-                workers = [tasks.create_task(self._work(queue)) for _ in range(WORKERS)]
+                work = self._hold if self._holds else self._work
+                workers = [tasks.create_task(work(queue)) for _ in range(WORKERS)]
                 await stopping.wait()
                 queue.stop_taking()
                 await asyncio.wait(workers)
@@ -72,20 +76,40 @@ class Worker:
             where = job.partition, job.offset
             self._note("taken", *where, job._lease.acquired_at)
             await asyncio.sleep(random.uniform(0, 2 * WORK_S))
-            try:
-                if random.randrange(AGAIN_ONE_IN) == 0:
-                    await job.retry()
-                    self._note("again", *where)
-                else:
-                    await job.done()
-                    self._note("done", *where, time.monotonic())
-            except ClientError:
-                self._note("lost", *where)
+            if random.randrange(AGAIN_ONE_IN) == 0:
+                await self._give_back(job)
+            else:
+                await self._finish(job)
+
+    async def _hold(self, queue: aio.Queue[bytes]) -> None:
+        held = []
+        async for job in queue:
+            self._note("taken", job.partition, job.offset, job._lease.acquired_at)
+            held.append(job)
+        for job in held:
+            await self._finish(job)
+
+    async def _give_back(self, job: aio.Job[bytes]) -> None:
+        try:
+            await job.retry()
+        except ClientError:
+            self._note("lost", job.partition, job.offset)
+        else:
+            self._note("again", job.partition, job.offset)
+
+    async def _finish(self, job: aio.Job[bytes]) -> None:
+        try:
+            await job.done()
+        except ClientError:
+            self._note("lost", job.partition, job.offset)
+        else:
+            self._note("done", job.partition, job.offset, time.monotonic())
 
 
 def main() -> int:
-    bootstrap, topic, output = sys.argv[1:]
-    return asyncio.run(Worker(bootstrap, topic, output).run())
+    bootstrap, topic, output, *how = sys.argv[1:]
+    holds = int(how[1]) if how else 0
+    return asyncio.run(Worker(bootstrap, topic, output, holds).run())
 
 
 if __name__ == "__main__":

@@ -92,11 +92,14 @@ class Report:
 class Worker:
     """One worker: its current or last process. All its processes write to one file."""
 
-    def __init__(self, name: str, directory: Path, bootstrap: str) -> None:
+    def __init__(self, name: str, directory: Path, *arguments: str) -> None:
+        """`arguments` are those of the program: the brokers, the topic, and how it works."""
         self.name = name
         self.events = EventFile(directory / f"{name}.events")
         self.errors = directory / f"{name}.errors"
-        self._bootstrap = bootstrap
+        bootstrap, topic, *how = arguments
+        program = [sys.executable, "-m", "chaos.queue_worker"]
+        self._command = [*program, bootstrap, topic, str(self.events.path), *how]
         self._process: subprocess.Popen[bytes] | None = None
         self._begun: set[int] = set()
 
@@ -107,11 +110,10 @@ class Worker:
         return events
 
     def launch(self) -> None:
-        command = [sys.executable, "-m", "chaos.queue_worker", self._bootstrap, TOPIC]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATH)}
         with self.errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                [*command, str(self.events.path)],
+                self._command,
                 stdin=subprocess.PIPE,
                 stderr=errors,
                 env=environment,
@@ -130,6 +132,16 @@ class Worker:
         if self._process is not None:
             self._process.kill()
             self._reap()
+
+    def freeze(self) -> None:
+        """Returns when all threads of the process are stopped."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
         """Sends SIGTERM, and returns the exit code."""
@@ -208,7 +220,7 @@ class Play:
         self._fleet = BrokerProcesses(directory, 3, settings=settings(self._session_s))
         bootstrap = self._fleet.bootstrap
         self._workers = [
-            Worker(f"worker-{number}", directory, bootstrap) for number in range(workers)
+            Worker(f"worker-{number}", directory, bootstrap, TOPIC) for number in range(workers)
         ]
         self._feeder = Feeder(bootstrap, per_second)
         self._ledger = JobLedger()

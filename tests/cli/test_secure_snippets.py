@@ -24,6 +24,9 @@ from confluent_kafka.admin import AdminClient
 
 from cli.conftest import Runner
 from cli.test_live import PROGRAM, cluster
+from compat.java_build import VERSIONS, compiled
+from compat.test_kafka_tools import KAFKA as TOOLS
+from compat.toolchain import java_class_path, java_flags, run_scenario
 from penstock import Admin, Consumer, Producer
 from penstock.cli import secure_setup
 from penstock.cli.secure_setup import SecureSetup
@@ -276,6 +279,45 @@ def test_java_reads_what_was_written(text: str) -> None:
     assert place == str(setup.authority_path)
     password = read_login(read["sasl.jaas.config"])[1]["password"]
     assert password.encode("utf-16", "surrogatepass").decode("utf-16") == text
+
+
+UTF_8 = {"LC_ALL": "C.UTF-8"}
+"""Java finds files whose names are not ASCII only if the locale says how names are encoded."""
+
+
+def properties_of(secured: Secured) -> str:
+    """Returns the path of the file that the printed command names."""
+    command = shlex.split(secured.sections["Java"].replace("\\\n", ""))
+    return command[command.index("--command-config") + 1]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_java_reads_the_printed_file(secured: Secured, version: str, tmp_path: Path) -> None:
+    """The Java client itself loads the file, and creates a topic, produces, consumes and lists."""
+    path = compiled(version, tmp_path, "Secured")
+    given = [f"-Dbootstrap={secured.bootstrap}", "-cp", path, "Secured", properties_of(secured)]
+    made = f"java-{version}"
+    steps = run_scenario(["java", *java_flags(), *given, made, TOPIC], UTF_8)
+    assert {step: each["result"] for step, each in steps.items()} == {
+        "create": "ok",
+        "produce": "ok",
+        "consume": "one two three",
+        "list": "ok",
+        "other": "ok",
+    }
+    assert {made, TOPIC} <= topics_of(secured, secured.login)
+
+
+def test_the_printed_command_of_kafkas_tools_works(secured: Secured) -> None:
+    """`kafka-topics.sh` itself, as Kafka's script starts it."""
+    path = java_class_path(TOOLS, "kafka-tools")
+    command = ["java", *java_flags(), "-cp", path, "org.apache.kafka.tools.TopicCommand"]
+    tool = secured.home / "bin" / "kafka-topics.sh"
+    program(tool, f'LC_ALL={UTF_8["LC_ALL"]} exec {shlex.join(command)} "$@"')
+    try:
+        assert TOPIC in secured.shell(secured.sections["Java"]).split()
+    finally:
+        tool.unlink()
 
 
 # -- kcat ------------------------------------------------------------------------------------------

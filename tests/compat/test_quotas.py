@@ -7,8 +7,10 @@ that exceeds the quota is still accepted.
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import confluent_kafka as ck
 import pytest
+from benchmarks.quotas import breaches
 
 from compat.conftest import TopicFactory
 from compat.java_build import VERSIONS, compiled
@@ -25,6 +28,7 @@ from penstock.security.gauges import BYTES_BURST_S, WindowedRate
 from penstock.testing.slowness import patient
 
 Name = Callable[[], str]
+ROOT = Path(__file__).resolve().parents[2]
 BYTES_PER_S = 20_000
 BATCH_BYTES = 16_384
 VALUE = b"v" * 1000
@@ -146,6 +150,37 @@ def test_java_uses_no_more_than_its_quota(
     found = run_java(java, broker, client_id, made, work)
     assert found["throttle_ms"] > 0
     assert 0 < found["bytes"] <= bound(found["seconds"])
+
+
+def test_the_check_of_whole_half_minutes_runs(tmp_path: Path) -> None:
+    """For moments only, with both clients: `make quotas` measures 30 seconds, and 60, and 33."""
+    path = compiled(VERSIONS[-1], tmp_path, "Limited")
+    program = [sys.executable, "-m", "benchmarks.quotas", "--held", "--smoke", "--json"]
+    done = subprocess.run(
+        [*program, "--java", path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=patient(200),
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    works = ("produce", "fetch", "java_produce", "java_fetch")
+    assert all(len(found[work]) == 3 for work in works)
+    assert "neighbour_ms" not in found
+
+
+def test_the_check_names_each_rate_that_is_too_far_from_its_quota() -> None:
+    found = {
+        "quota_bytes_per_s": 1 << 20,
+        "produce": {"first 30 s": 1.099, "steady 33 s": 0.901},
+        "java_fetch": {"first 30 s": 1.101, "twice 60 s": 0.899},
+    }
+    assert breaches(found) == [
+        "java_fetch: 1.101 of the quota over the span 'first 30 s'",
+        "java_fetch: 0.899 of the quota over the span 'twice 60 s'",
+    ]
 
 
 def requests(seed: int) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from compat.secured_broker import PREFIX, SecuredBroker, Way, allowed
+from compat.clients.base import wait_until
+from compat.secured_broker import PREFIX, SecuredBroker, Way, allowed, token
 from compat.token_endpoint import TokenEndpoint
-from penstock import Admin, Consumer
+from penstock import Admin, Consumer, Producer
 from penstock.client import profiles
 from penstock.security.acl_filters import AclFilter
 from penstock.security.acls import AclOperation, ResourceType
@@ -181,6 +183,87 @@ def test_a_wrong_password_is_refused(
     assert values_in(secured, owned) == []
 
 
+def test_an_expired_token_is_refused(
+    spark: SparkSession, secured: SecuredBroker, endpoint: TokenEndpoint, owned: str
+) -> None:
+    way = replace(secured.way("OAUTHBEARER"), token=token(expires_in_s=-600)).at(endpoint)
+    given = options("penstock", way)
+    with pytest.raises(ERRORS, match=r"(?s)AuthenticationFailed.*cannot log in") as caught:
+        spark.read.format("penstock").options(subscribe=owned, **given).load().collect()
+    assert way.token not in str(caught.value)
+
+
+def started(spark: SparkSession, kind: str, given: Options, topic: str, folder: Path) -> Any:
+    """Starts a query that reads a topic from its beginning."""
+    return (
+        spark.readStream.format(kind)
+        .options(subscribe=topic, startingOffsets="earliest", **given)
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(folder))
+        .start()
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_query_fails_when_its_delegation_token_expires(
+    spark: SparkSession, secured: SecuredBroker, owned: str, kind: str, tmp_path: Path
+) -> None:
+    way = secured.way("SCRAM-SHA-512")
+    login: dict[str, Any] = {
+        "security_protocol": way.protocol,
+        "ssl_ca": way.authority,
+        "sasl_mechanism": way.mechanism,
+        "sasl_username": way.user,
+        "sasl_password": way.password,
+    }
+    with Admin(way.bootstrap, **login) as admin:
+        made = admin.create_delegation_token()
+        given = options(kind, replace(way, user=made.token_id, password=made.hmac))
+        if kind == "kafka":
+            jaas = given["kafka.sasl.jaas.config"].removesuffix(";")
+            given["kafka.sasl.jaas.config"] = f'{jaas} tokenauth="true";'
+        else:
+            given["kafka.sasl.tokenauth"] = "true"
+        copy(spark, kind, given, owned)
+        query = started(spark, kind, given, owned, tmp_path)
+        try:
+            query.processAllAvailable()
+            admin.expire_delegation_token(made.hmac)
+            with pytest.raises(PySparkException, match=r"(?i)authentication") as caught:
+                query.awaitTermination(int(patient(END_S)))
+        finally:
+            query.stop()
+    assert made.hmac not in str(caught.value)
+
+
+def test_a_query_goes_on_with_new_tokens_of_an_endpoint(
+    spark: SparkSession,
+    secured: SecuredBroker,
+    endpoint: TokenEndpoint,
+    owned: str,
+    tmp_path: Path,
+) -> None:
+    """Its first tokens have expired when the second record is written."""
+    life_s = int(patient(6))
+    source = endpoint.register_source(lambda: token(expires_in_s=life_s), life_s)
+    given = options("penstock", replace(secured.way("OAUTHBEARER"), credentials=source))
+    with Producer(secured.plain) as producer:
+        producer.send(owned, b"first").result()
+        query = started(spark, "penstock", given, owned, tmp_path)
+        try:
+            query.processAllAvailable()
+            expired_at = time.time() + life_s
+            assert wait_until(lambda: time.time() > expired_at, within_s=END_S + life_s)
+            assert query.isActive, query.exception()
+            producer.send(owned, b"second").result()
+            query.processAllAvailable()
+            assert sum(each["numInputRows"] for each in query.recentProgress) == 2
+        finally:
+            query.stop()
+    assert endpoint.asked[source.client_id] > 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_right_that_is_taken_away_ends_a_running_query(
     spark: SparkSession, secured: SecuredBroker, kind: str, other: str, tmp_path: Path
@@ -194,14 +277,7 @@ def test_a_right_that_is_taken_away_ends_a_running_query(
         assert not any(admin.create_acls(rules).values())
         rows = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
         rows.write.format(kind).mode("append").options(topic=other, **given).save()
-        query = (
-            spark.readStream.format(kind)
-            .options(subscribe=other, startingOffsets="earliest", **given)
-            .load()
-            .writeStream.format("noop")
-            .option("checkpointLocation", str(tmp_path))
-            .start()
-        )
+        query = started(spark, kind, given, other, tmp_path)
         try:
             query.processAllAvailable()
             deleted = admin.delete_acls([AclFilter(resource_name=other)])

@@ -10,7 +10,8 @@ import base64
 import json
 import secrets
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hmac import compare_digest
@@ -33,26 +34,31 @@ class ClientCredentials:
 class TokenEndpoint:
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}{PATH}"
-        self._tokens: dict[str, tuple[str, str]] = {}
-        """Client id -> its secret, and its token."""
-        self.asked = 0
+        self._clients: dict[str, tuple[str, Callable[[], str], float]] = {}
+        """Client id -> its secret, what makes its tokens, and how long they last."""
+        self.asked: Counter[str] = Counter()
+        """How often each client has got a token."""
 
     def register(self, token: str) -> ClientCredentials:
         """Returns the credentials with which a client gets this token."""
+        return self.register_source(lambda: token, LIFE_S)
+
+    def register_source(self, make: Callable[[], str], life_s: float) -> ClientCredentials:
+        """Returns the credentials with which a client gets a new token each time."""
         made = ClientCredentials(self.url, secrets.token_hex(8), secrets.token_hex(16))
-        self._tokens[made.client_id] = made.secret, token
+        self._clients[made.client_id] = made.secret, make, life_s
         return made
 
     def answer(self, path: str, authorization: str, form: str) -> tuple[int, dict[str, object]]:
         """Returns the status and the body of the answer to a POST."""
-        self.asked += 1
         if path != PATH or parse_qs(form).get("grant_type") != ["client_credentials"]:
             return 400, {"error": "invalid_request"}
         client_id, secret = _basic(authorization)
-        known, token = self._tokens.get(client_id, ("", ""))
+        known, make, life_s = self._clients.get(client_id, ("", str, 0.0))
         if not known or not compare_digest(known, secret):
             return 401, {"error": "invalid_client"}
-        return 200, {"access_token": token, "token_type": "Bearer", "expires_in": LIFE_S}
+        self.asked[client_id] += 1
+        return 200, {"access_token": make(), "token_type": "Bearer", "expires_in": life_s}
 
 
 def _basic(authorization: str) -> tuple[str, str]:

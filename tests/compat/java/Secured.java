@@ -19,7 +19,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
 /**
  * Uses a secured broker and prints what happened, one JSON object per step. It checks nothing.
  *
- * <p>Arguments: a file of properties, a topic to create, and a topic that it may not use. If "live"
+ * <p>Arguments: a file of properties, a topic to create, and a topic that it may not use. The
+ * property "bootstrap" has the brokers, if the file does not name them. If "live"
  * follows, it uses the second topic, waits for a line of input, and uses it again with the same
  * connections.
  */
@@ -34,6 +35,9 @@ public final class Secured {
         Properties config = new Properties();
         try (FileInputStream file = new FileInputStream(arguments[0])) {
             config.load(file);
+        }
+        if (System.getProperty("bootstrap") != null) {
+            config.put("bootstrap.servers", System.getProperty("bootstrap"));
         }
         String topic = arguments[1];
         if (arguments.length > 3) {
