@@ -156,7 +156,11 @@ def test_a_flow_that_was_to_begin_again_still_does(
     """If it was asked for the version that is returned to, or an earlier one. The page says so
     before the rollback."""
     worker = deployed(producer, "pending", NEW, NEW, NEW)
-    asked = {"reset_flows": ["counts"], "reset_versions": {"counts": 2}, "reset_revision": 4}
+    asked: dict[str, Any] = {
+        "reset_flows": ["counts"],
+        "reset_versions": {"counts": 2},
+        "reset_revision": 4,
+    }
     worker.define(Deployment("pending", 4, 3, **asked))
 
     def pending() -> list[list[bool]]:
