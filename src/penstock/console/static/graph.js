@@ -104,7 +104,7 @@ export function graph(name) {
 
     async function ask() {
       button.disabled = true;
-      fill(shown, h("p", { class: "soft" }, "asking the driver of the pipeline"));
+      fill(shown, h("p", { class: "soft" }, "waiting for the driver of the pipeline"));
       try {
         const answer = await post(`/api/read/preview/${encodeURIComponent(name)}`, { node: node.id });
         const titles = answer.columns.map(([column, type]) => `${column} ${type}`);
@@ -115,7 +115,7 @@ export function graph(name) {
     }
 
     return h("section", { class: "panel", "aria-label": `Rows of ${node.name}` }, h("div", { class: "bar" }, button,
-      h("span", { class: "soft" }, "at most 50 rows of its newest file")), shown);
+      h("span", { class: "soft" }, "at most 50 rows of the table's newest file")), shown);
   }
 
   function described(node) {
@@ -131,7 +131,7 @@ export function graph(name) {
       node.file ? h("p", { class: "soft" }, `defined in ${node.file}${node.line ? `, line ${node.line}` : ""}`) : null,
       flow && flow.error ? h("p", { class: "error" }, flow.error) : null,
       flow ? facts(flow) : null,
-      table(["", "", "columns"], edges.map(([way, other, schema]) => [way, other, h("code", { class: "wrapped" }, schema || "–")]), "It is connected to nothing."),
+      table(["", "", "columns"], edges.map(([way, other, schema]) => [way, other, h("code", { class: "wrapped" }, schema || "–")]), "This node is connected to no other."),
       node.kind === "view" ? h("p", { class: "soft" }, "A view has no rows of its own: look at the tables that are made from it.") : null);
   }
 

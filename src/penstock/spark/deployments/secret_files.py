@@ -38,13 +38,14 @@ def _read(folder: str, name: str) -> str:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & _OTHERS:
                 raise SecretMissing(
-                    f"{path} can be read by other users: chmod 600 {path}, then restart it"
+                    f"other users can read {path}: run chmod 600 {path}, then start the pipeline "
+                    "again"
                 )
             data = file.read(_BYTES_MAX + 1)
     except OSError as error:
         raise SecretMissing(
             f"the secret {name} is missing on this worker ({error.strerror}): write it to {path}, "
-            "for this user only"
+            "readable by this user only"
         ) from None
     text = data.decode("utf-8", errors="replace").removesuffix("\n")
     if len(data) > _BYTES_MAX or "\0" in text or not text:
