@@ -130,7 +130,7 @@ def test_a_project_is_deployed_and_its_files_come_back(
 ) -> None:
     ended = cli("pipeline", "deploy", name, "--every", "10m", "--memory", "2g", "--note", "first")
     assert ended.code == 0, ended.err
-    assert "sessions: new; it begins without a checkpoint" in ended.out
+    assert "sessions: new; it starts without a checkpoint" in ended.out
     assert f"deployed {name} version 1" in ended.out
     assert "start one with: penstock pipeline worker" in ended.out
     shown = cli("pipeline", "status", name, "--deployed", "--json").json
