@@ -38,9 +38,9 @@ def test_publishers_can_be_refused_at_the_greatest_length() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"x-message-ttl": -1}, "x-message-ttl is -1, but it must be a whole number from 0 on"),
-        ({"x-message-ttl": "9"}, "x-message-ttl is '9', but it must be a whole number from 0 on"),
-        ({"x-max-length": 0}, "x-max-length is 0, but it must be a whole number from 1 on"),
+        ({"x-message-ttl": -1}, "x-message-ttl is -1, but it must be a whole number, 0 or more"),
+        ({"x-message-ttl": "9"}, "x-message-ttl is '9', but it must be a whole number, 0 or more"),
+        ({"x-max-length": 0}, "x-max-length is 0, but it must be a whole number, 1 or more"),
         ({"x-max-priority": True}, "x-max-priority is True, but it must be a whole number"),
         ({"x-overflow": "drop"}, "x-overflow is 'drop', but it must be drop-head or reject"),
     ],

@@ -97,7 +97,7 @@ def test_brokers_without_these_settings_create_a_plain_topic(
     topics, admin = topics_on_kafka({"retention.ms": "60000"})
     topics.ensure_queue("jobs", QueueArguments(9))
     assert admin.created == {"jobs": (-1, {"retention.ms": "60000"})}
-    assert "without due times, priorities and limits" in caplog.text
+    assert "without the settings for due times, priorities and limits" in caplog.text
 
 
 def test_a_setting_of_the_user_that_is_wrong_stays_an_error() -> None:

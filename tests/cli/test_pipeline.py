@@ -150,7 +150,7 @@ def test_a_second_run_of_a_project_is_refused(tmp_path: Path) -> None:
     from penstock.runtime import SystemClock
 
     run = runner.Run(find_project(tmp_path / "views"), runner.RunOptions(), SystemClock())
-    with pytest.raises(PipelineError, match="is already run by process"):
+    with pytest.raises(PipelineError, match="is already running"):
         next(run.events())
 
 

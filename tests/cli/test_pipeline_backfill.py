@@ -114,7 +114,7 @@ def test_a_backfill_is_requested_shown_and_cancelled(deployed: Deployed) -> None
     assert deployed.deployment().backfills[0].cancelled
     deployed.report([BackfillStatus("copy", request.id, "CANCELLED", 3, 6)])
     nothing = deployed("copy", "--cancel")
-    assert nothing.code and "no backfill that could be cancelled" in nothing.err
+    assert nothing.code and "no backfill to cancel" in nothing.err
     history = deployed.cli("pipeline", "history", deployed.name).out
     assert "backfill-requested" in history and "backfill-cancel-requested" in history
 

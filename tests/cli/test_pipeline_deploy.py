@@ -130,7 +130,7 @@ def test_a_project_is_deployed_and_its_files_come_back(
 ) -> None:
     ended = cli("pipeline", "deploy", name, "--every", "10m", "--memory", "2g", "--note", "first")
     assert ended.code == 0, ended.err
-    assert "sessions: new; it begins without a checkpoint" in ended.out
+    assert "sessions: new; it starts without a checkpoint" in ended.out
     assert f"deployed {name} version 1" in ended.out
     assert "start one with: penstock pipeline worker" in ended.out
     shown = cli("pipeline", "status", name, "--deployed", "--json").json
@@ -158,7 +158,7 @@ def test_a_stateful_flow_that_changed_needs_a_decision(
     edit(project, "10 minutes", "20 minutes")
     refused = cli("pipeline", "deploy", name)
     assert refused.code == 2
-    assert "--reset sessions (it begins again without its checkpoint)" in refused.err
+    assert "--reset sessions (it restarts without its checkpoint)" in refused.err
     assert "--keep-checkpoint sessions (you know that the checkpoint still fits)" in refused.err
     assert len(cli("pipeline", "versions", name, "--json").json["versions"]) == 1
     assert "--yes" in cli("pipeline", "deploy", name, "--reset", "sessions").err
@@ -168,7 +168,7 @@ def test_a_stateful_flow_that_changed_needs_a_decision(
     assert made.json["version"] == 2
     edit(project, "20 minutes", "30 minutes")
     kept = cli("pipeline", "deploy", name, "--keep-checkpoint", "sessions")
-    assert "sessions: keeps its checkpoint because you say so" in kept.out
+    assert "sessions: keeps its checkpoint, as --keep-checkpoint asks" in kept.out
 
 
 def test_a_flow_of_a_project_begins_again_in_any_storage(
@@ -179,7 +179,7 @@ def test_a_flow_of_a_project_begins_again_in_any_storage(
     assert cli("pipeline", "deploy", name, "--storage", storage).code == 0
     again = cli("pipeline", "deploy", name, "--reset", "sessions", "--yes")
     assert again.code == 0, again.err
-    assert "sessions: begins again without its checkpoint" in again.out
+    assert "sessions: restarts without its checkpoint" in again.out
     shared = cli("pipeline", "deploy", name, "--name", f"{name}-2", "--storage", f"{storage}/")
     assert f"the storage of {name}: give each pipeline its own" in shared.err
     same = cli(

@@ -183,7 +183,7 @@ def test_nothing_else_is_deployed_until_it_is_cancelled(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--recompute", "users"), "the tables page_views must be named as well"),
+        (("--recompute", "users"), "add the tables page_views"),
         (("--recompute", "user,page_views"), "there is no table user"),
         (("--recompute", ","), "name the tables"),
         (("--recompute", "users", "--swap", "soon"), "give manual or when-caught-up"),

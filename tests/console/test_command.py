@@ -137,7 +137,7 @@ def test_settings_of_the_sign_in_that_do_not_fit_are_reported(tmp_path: Path) ->
     for arguments, advice in (
         (("--sign-in", "-b", "h:1"), "needs a cluster with SASL"),
         ((*profile, "--mechanism", "MD5"), "use PLAIN"),
-        ((*profile, "--mechanism", "OAUTHBEARER"), "give --oauth-issuer"),
+        ((*profile, "--mechanism", "OAUTHBEARER"), "--oauth-issuer"),
         ((*profile, "--oauth-issuer", "http://login.example"), "must be an https address"),
         ((*profile, "--oauth-issuer", "https://login.example"), "--oauth-client-id"),
         ((*profile, "--host", "0.0.0.0"), "--tls-certificate"),

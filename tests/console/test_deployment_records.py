@@ -163,10 +163,10 @@ def test_pipelines_that_should_run_and_do_not_are_problems() -> None:
         return [problem.title for problem in found.problems(NOW_MS)]
 
     assert told(records()) == told(records("BACKING OFF", failures=1)) == []
-    assert told(records("BACKING OFF", failures=4)) == ["pipeline a fails, 4 times in a row"]
-    assert told(records("FAILED")) == ["pipeline a does not run: failed"]
-    assert told(records(None)) == ["pipeline a does not run: waiting for a worker"]
-    assert told(records(reported_ms=NOW_MS - 600_000)) == ["pipeline a does not run: no reports"]
+    assert told(records("BACKING OFF", failures=4)) == ["pipeline a has failed 4 times in a row"]
+    assert told(records("FAILED")) == ["pipeline a is not running: failed"]
+    assert told(records(None)) == ["pipeline a is not running: waiting for a worker"]
+    assert told(records(reported_ms=NOW_MS - 600_000)) == ["pipeline a is not running: no reports"]
     stopped = records("FAILED")
     changed = Deployment("a", 2, 1, wanted="STOPPED")
     stopped.apply(topics.DEFINITIONS, b"deployment/a", encode(changed))
@@ -181,7 +181,7 @@ def test_many_problems_are_summed_up() -> None:
         found.apply(topics.DEFINITIONS, key, encode(Deployment(name, 1, 1)))
     told = found.problems(NOW_MS)
     assert len(told) == PROBLEMS_MAX + 1
-    assert told[-1].title == "5 more pipelines do not run"
+    assert told[-1].title == "5 more pipelines are not running"
 
 
 def test_schedules_are_described() -> None:

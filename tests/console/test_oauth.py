@@ -105,7 +105,7 @@ def test_an_answer_that_this_browser_did_not_ask_for_is_refused(url: str) -> Non
     for stranger in (other, Browserless(url)):
         refused = come_back(stranger, path)
         assert refused.status == 401
-        assert "not begun in this browser" in refused.body.decode()
+        assert "not started in this browser" in refused.body.decode()
         assert all('-oauth="";' in each for each in refused.cookies)  # deleted, and no other is set
     assert come_back(visitor, "/oauth/callback?code=x").status == 401
     assert come_back(visitor, path).status == 200
@@ -221,7 +221,7 @@ def test_a_provider_that_says_it_is_another_is_not_used(
     clock = HandClock()
     config = OAuthConfig(issuer=provider.url.replace("127.0.0.1", "localhost"), client_id="c")
     made = OAuth(config, clock, SystemRandom(), threads)
-    with pytest.raises(NotReached, match="another provider"):
+    with pytest.raises(NotReached, match="a different issuer"):
         asyncio.run(made.begin("http://localhost/oauth/callback"))
 
 

@@ -67,7 +67,7 @@ def test_a_broker_stops_answering_leaves_and_returns() -> None:
     """Each step is an event. The problem is shown as long as it lasts."""
     seen = picture(0, 1, t=topic(0, (0, 1)))
     seen.on_brokers(2_000, cluster(0, 1), frozenset({1}))
-    assert titles(seen) == ["critical: broker 1 does not answer"]
+    assert titles(seen) == ["critical: broker 1 is not responding"]
     seen.on_brokers(3_000, cluster(0), frozenset())
     seen.on_topics([topic(0, (0,))])
     assert titles(seen) == [
@@ -79,7 +79,7 @@ def test_a_broker_stops_answering_leaves_and_returns() -> None:
     seen.on_topics([topic(0, (0, 1))])
     assert titles(seen) == []
     assert [event["text"] for event in seen.events] == [
-        "broker 1 does not answer",
+        "broker 1 is not responding",
         "broker 1 has left the cluster",
         "broker 1 has joined the cluster",
         "broker 1 is the controller now",
@@ -136,7 +136,7 @@ def test_a_growing_lag_is_a_problem() -> None:
     seen.groups["g"] = group
     for number in range(6):
         group.add({P0: 1_000 + number}, {P0: 0})
-    assert titles(seen) == ["warning: group g falls behind: lag 1,005"]
+    assert titles(seen) == ["warning: group g is falling behind: lag 1,005"]
     group.add({P0: 1_004}, {P0: 0})
     assert titles(seen) == []
 

@@ -84,9 +84,9 @@ def test_client_options_are_passed_on() -> None:
         ({**TOPIC, "startingTimestamp": "today"}, "milliseconds since 1970"),
         ({**TOPIC, "valueFormat": "xml"}, "bytes or string or json or avro"),
         ({**TOPIC, "valueFormat": "json"}, "also set valueSchema, for example to 'id BIGINT"),
-        ({**TOPIC, "valueSchema": "id BIGINT"}, "has no use with valueFormat=bytes"),
+        ({**TOPIC, "valueSchema": "id BIGINT"}, "has no effect with valueFormat=bytes"),
         ({**TOPIC, "valueFormat": "avro"}, "also set valueSchema, to the Avro schema in JSON"),
-        ({**TOPIC, "keySchemaId": "7"}, "keySchemaId has no use with keyFormat=bytes"),
+        ({**TOPIC, "keySchemaId": "7"}, "keySchemaId has no effect with keyFormat=bytes"),
         (
             {**TOPIC, "keyFormat": "avro", "keySchema": "{}", "keySchemaId": "x"},
             "keySchemaId is x: write the id from the schema registry",

@@ -76,9 +76,9 @@ def test_records_are_processed_again_after_a_reset_and_in_a_new_topic() -> None:
 
 
 def test_a_checkpoint_of_another_query_is_refused() -> None:
-    with pytest.raises(OptionError, match="the checkpoint is of the share group g"):
+    with pytest.raises(OptionError, match="the checkpoint belongs to the share group g"):
         SharePosition.from_spark(BEGIN.to_spark(), "other")
-    with pytest.raises(OptionError, match="of a query without shareGroup"):
+    with pytest.raises(OptionError, match="belongs to a query without shareGroup"):
         SharePosition.from_spark({"jobs": {"0": 4}}, "g")
 
 

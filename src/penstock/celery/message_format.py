@@ -47,7 +47,7 @@ def encode(message: Mapping[str, Any], routing_key: str | None = None) -> tuple[
 def decode(value: bytes | None, header: bytes | None, tag: str, *, redelivered: bool) -> Message:
     """Returns the message of a record. `tag` identifies this delivery of it."""
     if header is None:
-        raise NotAMessage(f"the record has no header {MESSAGE}: no Celery client has written it")
+        raise NotAMessage(f"the record has no header {MESSAGE}: it was not sent by a Celery client")
     try:
         message: Message = _loads(header.decode())
         properties = message["properties"]

@@ -78,7 +78,8 @@ class QoS(virtual.QoS):  # type: ignore[misc]  # kombu has no types
             settle(found[1])
         except ClientError as error:
             _log.warning(
-                "a message of queue %s could not be settled, and is delivered again: %s",
+                "a message of queue %s could not be acknowledged or rejected, so it will be "
+                "delivered again: %s",
                 found[0],
                 error,
             )

@@ -66,5 +66,5 @@ def _number(given: Mapping[str, Any], name: str, *, least: int) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise BadArgument(f"{name} is {value!r}, but it must be a whole number from {least} on")
+        raise BadArgument(f"{name} is {value!r}, but it must be a whole number, {least} or more")
     return value

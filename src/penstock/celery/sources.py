@@ -51,7 +51,7 @@ def _delivered(link: BrokerLink, name: str, job: Job[bytes], tag: str) -> Delive
     try:
         message = decode(job.value, job.header(MESSAGE), tag, redelivered=job.attempt > 1)
     except NotAMessage as error:
-        _log.error("offset %d of topic %s is rejected: %s", job.offset, job.topic, error)
+        _log.error("rejected the record at offset %d of topic %s: %s", job.offset, job.topic, error)
         job.reject(wait=False)
         return None
 
@@ -100,7 +100,9 @@ class TransientSource:
             try:
                 message = decode(record.value, record.header(MESSAGE), tag, redelivered=False)
             except NotAMessage as error:
-                _log.error("offset %d of %s is skipped: %s", record.offset, record.topic, error)
+                _log.error(
+                    "skipped the record at offset %d of %s: %s", record.offset, record.topic, error
+                )
             else:
                 return Delivered(message, TransientDelivery(self._queue, record))
         return None

@@ -94,7 +94,7 @@ class Feed:
             if job is not None:
                 job.retry(wait=False)
         except ClientError as error:
-            _log.debug("cannot give back jobs of %s: %s", self._queue.topic, error)
+            _log.debug("cannot release jobs of %s: %s", self._queue.topic, error)
 
     def close(self) -> None:
         """Gives back what is not settled, and leaves the group."""
@@ -111,7 +111,7 @@ class Feed:
         except Exception as error:  # noqa: BLE001 -- the worker would wait for ever
             if not isinstance(error, ClientError):
                 _log.exception(
-                    "taking jobs of queue %s failed because of a bug; its worker is told",
+                    "taking jobs of queue %s failed because of a bug; its worker gets the error",
                     self._queue.topic,
                 )
             with self._changed:

@@ -69,14 +69,17 @@ class Topics:
                 raise
             self._ensure(topic, partitions, given)
             _log.warning(
-                "topic %s was created without due times, priorities and limits: %s", topic, error
+                "topic %s was created without the settings for due times, priorities and limits, "
+                "because the broker refused them: %s",
+                topic,
+                error,
             )
 
     def _warn(self, topic: str, arguments: QueueArguments, configs: Mapping[str, str]) -> None:
         """Says once what of a declaration has no effect."""
         if arguments.ignored:
             names = ", ".join(arguments.ignored)
-            _log.warning("topic %s: these arguments of the queue have no effect: %s", topic, names)
+            _log.warning("topic %s: these queue arguments have no effect: %s", topic, names)
         if arguments.length_max is None or not self.exists(topic):
             return
         wanted = {name: configs[name] for name in (LENGTH_MAX, LENGTH_POLICY)}
@@ -85,8 +88,8 @@ class Topics:
         if found != wanted:
             settings = " ".join(f"--config {name}={value}" for name, value in wanted.items())
             _log.warning(
-                "topic %s exists with other limits than the queue was declared with; to change it: "
-                "penstock topic alter %s %s",
+                "topic %s exists, but its limits differ from those of the queue's declaration; to "
+                "change them: penstock topic alter %s %s",
                 topic,
                 topic,
                 settings,

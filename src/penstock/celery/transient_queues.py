@@ -199,7 +199,9 @@ class TransientQueue:
         if too_many > 0:
             self.dropped += too_many
             _log.warning(
-                "queue %s: nobody takes its messages; dropped the %d oldest", self.name, too_many
+                "queue %s: no consumer takes its messages; dropped the %d oldest",
+                self.name,
+                too_many,
             )
         self._wake()
 

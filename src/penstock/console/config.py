@@ -76,8 +76,8 @@ class ConsoleConfig:
                 )
         if (OAUTHBEARER in self.sign_in) != (self.oauth is not None):
             raise BadConsoleConfig(
-                "signing in with OAUTHBEARER needs a provider: give --oauth-issuer and "
-                "--oauth-client-id, or none of the three"
+                "--oauth-issuer, --oauth-client-id and --mechanism OAUTHBEARER belong together: "
+                "give all three or none"
             )
         protocol = self.security.get("security_protocol")
         if protocol not in (SecurityProtocol.SASL_SSL, SecurityProtocol.SASL_PLAINTEXT):

@@ -100,11 +100,11 @@ class DeploymentRecords:
         if status.state in _UNDER_WAY and self.is_silent(status.worker, now_ms):
             if self._is_long_gone(status, now_ms):
                 if deployment.wanted == "STOPPED":
-                    return "STOPPED", "Its worker was gone before it was stopped."
+                    return "STOPPED", "Its worker disappeared before the pipeline was stopped."
                 return "WAITING FOR A WORKER", self._waiting(name, now_ms)
             return NO_REPORTS, (
-                f"Worker {status.worker} does not report. Another worker takes the pipeline over "
-                "when its lease has ended, if there is one that can run it."
+                f"Worker {status.worker} is not reporting. When that worker's lease expires, "
+                "another worker that can run the pipeline takes it over."
             )
         if status.state == "WAITING FOR A WORKER":
             return status.state, self._waiting(name, now_ms)
@@ -128,9 +128,9 @@ class DeploymentRecords:
                 state not in _TROUBLED and failures < _FAILURES_TOLD
             ):
                 continue
-            title = f"pipeline {name} does not run: {state.lower()}"
+            title = f"pipeline {name} is not running: {state.lower()}"
             if failures:
-                title = f"pipeline {name} fails, {failures:,} times in a row"
+                title = f"pipeline {name} has failed {failures:,} times in a row"
             link = f"#/pipelines/{name}"
             found.append(Problem("warning", title, error or note or _SEE, link))
         return _shortened(found)
@@ -172,7 +172,7 @@ def _shortened(found: list[Problem]) -> list[Problem]:
     more = len(found) - PROBLEMS_MAX
     if more <= 0:
         return found
-    title = f"{more:,} more pipelines do not run"
+    title = f"{more:,} more pipelines are not running"
     return [*found[:PROBLEMS_MAX], Problem("warning", title, _SEE, "#/pipelines")]
 
 

@@ -169,7 +169,7 @@ class Deployments:
         if not self._denied:
             return ""
         names = ", ".join(sorted(self._denied))
-        return f"You have no right to read {names}: ask for it to see deployed pipelines."
+        return f"You may not read {names}: ask an administrator for Read to see the pipelines."
 
     def described(self, name: str) -> dict[str, Any]:
         records, now_ms = self._records, self._link.env.clock.wall_ms()
@@ -233,7 +233,9 @@ class Deployments:
         """Raises `NotFound` if the pipeline has no driver that could read rows."""
         state, _ = self._records.state(name, self._link.env.clock.wall_ms())
         if state not in _WITH_ROWS:
-            raise NotFound(f"{name} does not run ({state.lower()}): rows are shown while it runs")
+            raise NotFound(
+                f"{name} is not running ({state.lower()}): rows can be shown only while it runs"
+            )
 
     def _graph(self, status: Status | None) -> dict[str, Any]:
         """Returns the graph of the last run, with the rates of the topics."""
@@ -331,7 +333,7 @@ class Deployments:
         that cannot keep their checkpoints without a decision."""
         deployment = self._deployment(name)
         if (name, version) not in self._records.view.versions:
-            raise NotFound(f"{name} has no version {version}: choose one from its page")
+            raise NotFound(f"{name} has no version {version}: choose one that its page lists")
         if version == deployment.version:
             raise BadRequest(f"{name} is at version {version} already")
         with pipeline_errors():

@@ -170,7 +170,9 @@ class History:
                 del self._scopes[victim]
                 return True
         if not self._full_until_ms:
-            _log.warning("the history has %d series: no further ones are kept", self._size)
+            _log.warning(
+                "the metrics history is full (%d series): new series are not recorded", self._size
+            )
         self._full_until_ms = now_ms + _IDLE_MS
         return False
 

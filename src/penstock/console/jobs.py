@@ -77,7 +77,7 @@ class Jobs:
         except (ClientError, ConsoleError) as error:
             job.note, job.state = str(error), "failed"
         except asyncio.CancelledError:
-            job.note, job.state = job.note or "stopped before it was done", "stopped"
+            job.note, job.state = job.note or "cancelled before it finished", "stopped"
             raise
         except Exception:  # noqa: BLE001 -- must not end the other jobs
             _log.exception("job %s (%s) failed", job.number, job.title)
@@ -94,6 +94,6 @@ class Jobs:
     def stop(self, number: int) -> None:
         job = self._jobs.get(number)
         if job is None:
-            raise NotFound(f"there is no job {number}")
+            raise NotFound(f"there is no job {number}: reload the page")
         if task := self._tasks.get(number):
             task.cancel()

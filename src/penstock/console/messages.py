@@ -300,15 +300,17 @@ class Messages:
     ) -> dict[str, Any]:
         """Sends the records of these ranges to another topic, with keys, headers and timestamps."""
         if topic == target:
-            raise BadRequest("a replay of a topic into itself would never end: choose another")
+            raise BadRequest(
+                "a replay of a topic into itself would never end: choose another topic"
+            )
         self._link.allow(f"replay {topic} {dict(ranges)} to {target}")
         bounds = await self._bounds(topic, tuple(ranges))
         admin = await self._link.reading()
         targets = len((await admin.describe_topic(target)).partitions)
         if keep_partitions and max(ranges, default=0) >= targets:
             raise BadRequest(
-                f"{target} has {targets} partitions, but the replay should keep partition "
-                f"{max(ranges)}: add partitions to {target}, or do not keep partitions"
+                f"{target} has {targets} partitions, but the replay keeps partition "
+                f'{max(ranges)}: add partitions to {target}, or turn "keep partitions" off'
             )
         topic_partitions = {
             TopicPartition(topic, part): (max(low, bounds[part][0]), min(high, bounds[part][1]))

@@ -113,7 +113,7 @@ class OAuth:
         """Exchanges the code for tokens. A state can be used once."""
         pending = self._pending.pop(state, None)
         if pending is None or self._clock.monotonic() - pending.began >= PENDING_S:
-            raise NotLoggedIn(f"this sign-in is not known, or took too long: {_AGAIN}")
+            raise NotLoggedIn(f"this sign-in is unknown or has expired: {_AGAIN}")
         return await self._ask(
             {
                 "grant_type": "authorization_code",
@@ -192,7 +192,7 @@ def _text(value: bytes) -> str:
 def _addresses(answer: Mapping[str, Any], issuer: str) -> dict[str, str]:
     if str(answer.get("issuer", "")).rstrip("/") != issuer.rstrip("/"):
         raise NotReached(
-            f"{issuer} says that it is another provider: correct --oauth-issuer of the console"
+            f"{issuer} reports a different issuer: correct --oauth-issuer of the console"
         )
     found: dict[str, str] = {}
     for name in ("authorization_endpoint", "token_endpoint"):
@@ -252,7 +252,9 @@ def _answer(request: urllib.request.Request) -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         with error:
             if error.code >= 500:
-                raise NotReached(f"the provider {host} answered {error.code}") from None
+                raise NotReached(
+                    f"the provider {host} answered with status {error.code}: try again later"
+                ) from None
             raise NotLoggedIn(
                 f"the provider {host} refused the sign-in ({error.code}): {_AGAIN}"
             ) from None

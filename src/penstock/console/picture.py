@@ -186,13 +186,13 @@ class Picture:
         before = {broker.id for broker in self.info.brokers}
         now = {broker.id for broker in info.brokers}
         for each in sorted(silent - self.silent):
-            self.tell(now_ms, f"broker {each} does not answer")
+            self.tell(now_ms, f"broker {each} is not responding")
         for each in sorted(before - now):
             self.tell(now_ms, f"broker {each} has left the cluster")
         for each in sorted(now - before):
             self.tell(now_ms, f"broker {each} has joined the cluster")
         for each in sorted((self.silent - silent) & now):
-            self.tell(now_ms, f"broker {each} answers again")
+            self.tell(now_ms, f"broker {each} is responding again")
         if info.controller_id != self.info.controller_id and info.controller_id >= 0:
             self.tell(now_ms, f"broker {info.controller_id} is the controller now")
 

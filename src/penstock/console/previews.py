@@ -45,7 +45,8 @@ _WAIT_S: Final = 20.0
 _POLL_MS: Final = 500
 _AT_A_TIME_MAX: Final = 4
 NO_ANSWER: Final = (
-    "no worker has answered: rows are shown while the pipeline runs, by workers of this version"
+    "no worker answered. Rows can be shown only while the pipeline runs, on a worker of the "
+    "console's version"
 )
 
 _RECORD_COLUMNS: Final = (
@@ -97,7 +98,7 @@ class Previews:
         readable = await self._link.readable(names)
         if missing := sorted(names - readable):
             raise NotAllowed(
-                f"you have no right to read {', '.join(missing)}, or it does not exist yet"
+                f"you may not read {', '.join(missing)}, or it does not exist yet"
             )
         query = Query(None, "newest", 0, ROWS_MAX, lambda _: True, False, Format())
         found = [
@@ -127,7 +128,7 @@ class Previews:
                 "creates it when it starts"
             )
         if self._asking >= _AT_A_TIME_MAX:
-            raise BadRequest("you wait for other previews already: try again in a moment")
+            raise BadRequest("you are already waiting for other previews: try again in a moment")
         self._asking += 1
         try:
             found = await self._ask(name, node, readable)
@@ -141,7 +142,8 @@ class Previews:
         missing = sorted(read - await self._link.readable(read)) if read else []
         if missing:
             raise NotAllowed(
-                f"you have no right to read {', '.join(missing)}, from which the rows are made"
+                f"you may not read {', '.join(missing)}, which these rows are made from: ask an "
+                "administrator for Read"
             )
 
     async def _ask(self, name: str, node: str, readable: frozenset[str]) -> Preview:

@@ -61,7 +61,7 @@ def find_problems(
     found += [
         Problem(
             "warning" if each.members else "info",
-            f"group {each.group} falls behind: lag {each.lag:,}",
+            f"group {each.group} is falling behind: lag {each.lag:,}",
             "add members (up to one for each partition), or check why they are slow"
             if each.members
             else "it has no members: start its consumers, or delete the group",
@@ -129,7 +129,7 @@ def _brokers(silent: Collection[int], missing: Collection[int]) -> list[Problem]
     found += [
         Problem(
             "critical",
-            f"broker {each} does not answer",
+            f"broker {each} is not responding",
             "it crashed, hangs or cannot be reached: check its process and its log",
             "#/brokers",
         )

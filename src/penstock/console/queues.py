@@ -198,7 +198,7 @@ class Queues:
         if not topic:
             raise NotFound(f"the share group {group} has no dead-letter topic")
         if chosen.to == topic:
-            raise BadRequest("send them to another topic than the dead-letter topic itself")
+            raise BadRequest("choose a topic other than the dead-letter topic itself")
         return topic
 
 

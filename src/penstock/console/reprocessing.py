@@ -197,7 +197,7 @@ def _figures(plan: PlannedBackfill) -> dict[str, Any]:
 def _order(tables: Sequence[str], swap: str, keep: str) -> RecomputeOrder:
     named = tuple(sorted({each.strip() for each in tables if each.strip()}))
     if not named:
-        raise BadRequest("name the tables that are to be computed again")
+        raise BadRequest("name the tables to recompute")
     if len(named) > _TABLES_MAX:
         raise BadRequest(f"name at most {_TABLES_MAX:,} tables")
     if swap not in _SWAPS:

@@ -108,7 +108,7 @@ class SignIn:
         asked = request.query_params
         state, expected = asked.get("state", ""), request.cookies.get(self._state_cookie, "")
         if not state or not hmac.compare_digest(state.encode(), expected.encode()):
-            raise NotLoggedIn("this sign-in was not begun in this browser: sign in again")
+            raise NotLoggedIn("this sign-in was not started in this browser: sign in again")
         if "code" not in asked:
             raise NotLoggedIn("the provider refused the sign-in: sign in again")
         tokens = await oauth.finish(state, asked["code"])

@@ -59,6 +59,11 @@ def is_denied(error: ClientError) -> bool:
     return isinstance(error, BrokerError) and error.code in _DENIED
 
 
+def _shown_by(survey: object) -> str:
+    name = getattr(survey, "__name__", "")
+    return _SHOWN_BY.get(name, name)
+
+
 def is_share_group(listing: GroupListing) -> bool:
     """Returns whether it is a share group, which the page of queues shows."""
     return listing.kind.casefold() == "share"
@@ -106,7 +111,11 @@ class Watch:
                 # `look` records what cannot be reached. The other loops only try again.
                 if is_denied(error):
                     self.picture.hidden.add(_SHOWN_BY[getattr(look, "__name__", "")])
-                _log.debug("%s failed: %s; retrying", getattr(look, "__name__", "look"), error)
+                _log.debug(
+                    "cannot refresh the view of the cluster (%s): %s; retrying",
+                    _shown_by(look),
+                    error,
+                )
             else:
                 self.picture.hidden.discard(_SHOWN_BY.get(getattr(look, "__name__", ""), ""))
                 unwell = bool(self.picture.silent or self.picture.missing)
@@ -131,7 +140,10 @@ class Watch:
                 await survey()
             except ClientError as error:
                 _log.debug(
-                    "%s after a change failed: %s", getattr(survey, "__name__", "survey"), error
+                    "a change was made, but the view of the cluster could not be refreshed (%s): "
+                    "%s",
+                    _shown_by(survey),
+                    error,
                 )
 
     async def look(self) -> None:

@@ -49,7 +49,8 @@ def _type(schema: Any, option: str, named: dict[str, Any], inside: tuple[str, ..
             return _PLAIN[schema]
         if schema in inside:
             raise OptionError(
-                f"{option}: {schema} contains itself, which Spark types cannot: change the schema"
+                f"{option}: {schema} contains itself, and Spark has no recursive types: change "
+                "the schema"
             )
         if schema in named:
             return _type(named[schema], option, named, inside)

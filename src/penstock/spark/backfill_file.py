@@ -67,7 +67,7 @@ class RequestFile:
             return []
         except (OSError, ValueError, TypeError, KeyError) as error:
             # A backfill that was begun is in the checkpoint and goes on.
-            log.warning("cannot read the requests for backfills: %s", error)
+            log.warning("cannot read the backfill requests: %s", error)
         return self._requests
 
 

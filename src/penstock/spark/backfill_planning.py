@@ -83,7 +83,7 @@ class BackfillPlan:
         left = skip_deleted(backfill, earliest)
         if left.lost > backfill.lost:
             log.warning(
-                "retention has deleted %d records before the backfill %d has read them",
+                "retention deleted %d records before backfill %d read them",
                 left.lost - backfill.lost,
                 backfill.id,
             )

@@ -347,7 +347,7 @@ class LogView:
                 for topic_partition, replica in directory.replicas.items():
                     sizes[topic_partition] = max(sizes.get(topic_partition, 0), replica.size_bytes)
         except ClientError as error:
-            log.warning("cannot read the sizes of the logs: %s; using a guess", error)
+            log.warning("cannot read the sizes of the logs, using an estimate: %s", error)
         return {
             topic_partition: sizes[topic_partition] / (end - begin)
             if sizes.get(topic_partition) and end > begin

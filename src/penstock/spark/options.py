@@ -95,12 +95,12 @@ _REFUSED_FOR_SOURCE: Final = {
     "kafka.key.deserializer": "keys are bytes; use keyFormat, or cast in the DataFrame",
     "kafka.value.deserializer": "values are bytes; use valueFormat, or cast in the DataFrame",
     "kafka.enable.auto.commit": "use groupId, which commits the progress after every batch",
-    "kafka.interceptor.classes": "classes of Java cannot be loaded here",
+    "kafka.interceptor.classes": "Java classes cannot be loaded here",
 }
 _REFUSED_FOR_SINK: Final = {
     "kafka.key.serializer": "give keys as bytes or text, or use keyFormat",
     "kafka.value.serializer": "give values as bytes or text, or use valueFormat",
-    "kafka.interceptor.classes": "classes of Java cannot be loaded here",
+    "kafka.interceptor.classes": "Java classes cannot be loaded here",
     "kafka.transactional.id": "use delivery=exactly_once, which chooses the ids itself",
     "kafka.transaction.timeout.ms": "use transactionTimeout",
 }
@@ -270,7 +270,7 @@ def _check_share(options: _Options, group_id: str, records_max: int | None) -> i
     if records_max is not None and records_max > SHARE_RECORDS_MAX:
         raise OptionError(
             f"maxOffsetsPerTrigger is {records_max}: with shareGroup, at most {SHARE_RECORDS_MAX} "
-            "records can be locked at a time"
+            "records can be locked at a time. Lower it"
         )
     return records_max or SHARE_RECORDS
 
@@ -486,9 +486,11 @@ def _formats(options: _Options, *, typed: bool) -> Formats:
                 )
             )
         if schema and kind not in ("json", "avro"):
-            raise OptionError(f"{side}Schema has no use with {side}Format={kind}: leave it out")
+            raise OptionError(f"{side}Schema has no effect with {side}Format={kind}: leave it out")
         if schema_id and kind != "avro":
-            raise OptionError(f"{side}SchemaId has no use with {side}Format={kind}: leave it out")
+            raise OptionError(
+                f"{side}SchemaId has no effect with {side}Format={kind}: leave it out"
+            )
         if schema_id and not schema_id.isdecimal():
             raise OptionError(
                 f"{side}SchemaId is {schema_id}: write the id from the schema registry"

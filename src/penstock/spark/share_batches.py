@@ -63,7 +63,8 @@ class SharePosition:
         if found != group:
             other = f"the share group {found}" if found else "a query without shareGroup"
             raise OptionError(
-                f"the checkpoint is of {other}, and shareGroup is {group}: use another checkpoint"
+                f"the checkpoint belongs to {other}, but shareGroup is {group}: use another "
+                "checkpoint"
             )
         return cls(group, given["batch"], from_json(given["records"]), given["topicIds"])
 

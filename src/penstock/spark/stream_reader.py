@@ -221,7 +221,8 @@ class _Driver:
             }
             if topic_partitions and not topic_partitions <= other:
                 self._view.lose(
-                    f"topic {topic} was deleted and created again, perhaps not all of it was read"
+                    f"topic {topic} was deleted and created again; some of its records may not "
+                    "have been read"
                 )
             other |= topic_partitions
         earliest = self._view.earliest(sorted(other))

@@ -60,13 +60,13 @@ def test_messages_by_partition_offset_and_time(page: Any, url: str, orders: str)
     page.goto(f"{url}#/topics/{orders}")
     ids(page, 10)
     page.get_by_label("Partition").select_option("1")
-    page.get_by_label("Begin", exact=True).select_option("offset")
-    page.get_by_label("Where to begin").fill("2")
+    page.get_by_label("Start", exact=True).select_option("offset")
+    page.get_by_label("Start position").fill("2")
     read(page)
     assert ids(page, 3) == [5, 7, 9]
     page.get_by_label("Partition").select_option("")
-    page.get_by_label("Begin", exact=True).select_option("time")
-    page.get_by_label("Where to begin").fill("2025-06-15 15:06:46")
+    page.get_by_label("Start", exact=True).select_option("time")
+    page.get_by_label("Start position").fill("2025-06-15 15:06:46")
     read(page)
     assert ids(page, 4) == [6, 7, 8, 9]
 

@@ -146,7 +146,7 @@ def test_a_broker_is_drained_and_the_cluster_rebalanced(page: Any, url: str, adm
     ).wait_for()
     page.locator("#brokers tbody tr", has_text="drained").wait_for()
     page.get_by_role("button", name="Undrain broker 1").click()
-    page.get_by_text("broker 1 can get partitions again").wait_for()
+    page.get_by_text("broker 1 can receive partitions again").wait_for()
     page.get_by_role("button", name="Undrain broker 1").wait_for(state="detached")
     page.get_by_role("button", name="Rebalance").click()
     page.locator("#plan").wait_for()
@@ -170,7 +170,7 @@ def test_a_broker_failure_and_its_recovery_are_shown(
         with Stalls() as stalls:
             killed = clock.monotonic()
             cluster[2].kill()
-            page.locator("#problems .critical", has_text="broker 2 does not answer").wait_for()
+            page.locator("#problems .critical", has_text="broker 2 is not responding").wait_for()
             took_s = clock.monotonic() - killed
         assert took_s < patient(SOON_S) + stalls.seconds
         assert "problem" in page.locator("#standing").inner_text()
@@ -182,7 +182,7 @@ def test_a_broker_failure_and_its_recovery_are_shown(
              && !document.querySelector("#problems .problem")"""
     )
     told = page.locator("#events").inner_text()
-    assert "broker 2 does not answer" in told
+    assert "broker 2 is not responding" in told
     assert "broker 2 has joined the cluster" in told
 
 

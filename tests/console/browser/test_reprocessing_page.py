@@ -89,15 +89,17 @@ def test_a_backfill_is_planned_begun_followed_and_cancelled(
     plan = dialog.locator("#plan")
     plan.get_by_text("4 records in 1 partition").wait_for()
     plan.get_by_text("Left out, because the flow reads them itself: 4 records").wait_for()
-    plan.get_by_text("the range begins earlier: 2 records, the oldest record there").wait_for()
+    plan.get_by_text(
+        "after the beginning of the range: 2 records, the oldest record there"
+    ).wait_for()
     assert deployed(bootstrap, worker).backfills == []
 
-    again = dialog.get_by_label("Read records again that the flow has read before (--again)")
+    again = dialog.get_by_label("Read records again that the flow has already read (--again)")
     again.check()
     plan.wait_for(state="detached")
     press_in_dialog(page, "Show what would be read")
     plan.get_by_text("8 records in 1 partition").wait_for()
-    plan.get_by_text("Read a second time: 4 records").wait_for()
+    plan.get_by_text("Read again: 4 records").wait_for()
     again.uncheck()
     press_in_dialog(page, "Show what would be read")
     plan.get_by_text("4 records in 1 partition").wait_for()
@@ -115,7 +117,7 @@ def test_a_backfill_is_planned_begun_followed_and_cancelled(
     line.get_by_text("running: 25 % of 4, 2/s, 1.5 s left").wait_for()
     press(page, "Cancel backfill of page_views")
     press_in_dialog(page, "Cancel backfill")
-    page.get_by_text("backfill 2 of page_views ends where it is").wait_for()
+    page.get_by_text("backfill 2 of page_views is being cancelled").wait_for()
     assert deployed(bootstrap, worker).backfills[0].cancelled
     line.get_by_text("cancelling: 25 %").wait_for()
     worker.report(run=run_of(topic), backfills=[replace(running, state="CANCELLED")])
@@ -145,7 +147,7 @@ def test_a_backfill_that_is_not_possible_is_explained_in_the_dialog(
     error.get_by_text("the range must begin in 1970 or later").wait_for()
     dialog.get_by_label("To", exact=True).fill("")
     press_in_dialog(page, "Show what would be read")
-    error.get_by_text("To read them a second time, add --again").wait_for()
+    error.get_by_text("To read them again, add --again").wait_for()
     dialog.locator("#plan").get_by_text("0 records in").wait_for()
     begin = dialog.get_by_role("button", name="Begin backfill")
     assert not begin.count(), "there is nothing to begin"
@@ -171,7 +173,7 @@ def test_a_recompute_is_begun_followed_swapped_and_swapped_back(
     worker.report(run=run_of(topic))
     open_page(page, url, worker)
     story = page.locator("#recompute-story")
-    story.get_by_text("No tables are computed again at the moment.").wait_for()
+    story.get_by_text("No tables are being recomputed.").wait_for()
     press(page, "Recompute")
     dialog = page.locator("dialog")
     assert dialog.get_by_label("page_views").is_checked()
@@ -184,7 +186,7 @@ def test_a_recompute_is_begun_followed_swapped_and_swapped_back(
     plan.get_by_text(f"Retention has deleted the first records of {topic} (2 records)").wait_for()
     assert deployed(bootstrap, worker).recompute is None
     press_in_dialog(page, "Begin recompute")
-    page.get_by_text(f"the tables of {worker.name} are computed again").wait_for()
+    page.get_by_text(f"the tables of {worker.name} are being recomputed").wait_for()
     made = deployed(bootstrap, worker).recompute
     assert made is not None
     assert (made.tables, made.swap, made.keep_ms) == (["page_views"], "manual", 2 * 86_400_000)
@@ -197,10 +199,10 @@ def test_a_recompute_is_begun_followed_swapped_and_swapped_back(
     worker.report(revision=2, run=run_of(topic), recompute=reported)
     story.get_by_text("caught up, running, round 3").wait_for()
     story.get_by_text("New tables: 17 records behind their topics; served tables: 4").wait_for()
-    story.get_by_text("They have caught up: swap them.").wait_for()
+    story.get_by_text("The new tables have caught up: press Swap to put them in use.").wait_for()
     press(page, "Swap")
     press_in_dialog(page, "Swap")
-    page.get_by_text("are swapped as soon as the new ones have caught up").wait_for()
+    page.get_by_text("will be swapped as soon as the new ones have caught up").wait_for()
     asked = deployed(bootstrap, worker)
     assert asked.recompute is not None and asked.recompute.asked
     page.get_by_role("button", name="Swap", exact=True).wait_for(state="hidden")
@@ -212,7 +214,7 @@ def test_a_recompute_is_begun_followed_swapped_and_swapped_back(
     story.get_by_text("The tables before the last swap, of version 1, are kept until").wait_for()
     press(page, "Swap back")
     press_in_dialog(page, "Swap back")
-    page.get_by_text(f"{worker.name} returns to the tables before the swap").wait_for()
+    page.get_by_text(f"{worker.name} is returning to the tables before the swap").wait_for()
     assert deployed(bootstrap, worker).generation == 0
     assert [event.what for event in history(bootstrap, worker.name)][-3:] == [
         "recompute", "swap-asked", "swapped-back",
@@ -239,9 +241,9 @@ def test_a_recompute_is_cancelled(
     story.locator(".failure", has_text="<b>no</b> space").wait_for()
     press(page, "Cancel recompute")
     press_in_dialog(page, "Cancel recompute")
-    page.get_by_text(f"the recompute of {worker.name} is cancelled").wait_for()
+    page.get_by_text(f"the recompute of {worker.name} is being cancelled").wait_for()
     assert deployed(bootstrap, worker).recompute is None
-    story.get_by_text("No tables are computed again at the moment.").wait_for()
+    story.get_by_text("No tables are being recomputed.").wait_for()
 
 
 def test_a_recompute_that_is_not_possible_is_explained_in_the_dialog(
@@ -255,10 +257,10 @@ def test_a_recompute_that_is_not_possible_is_explained_in_the_dialog(
     press(page, "Recompute")
     dialog = page.locator("dialog")
     error = dialog.locator(".error")
-    dialog.get_by_label("Tables, with commas between them").fill(" , ")
+    dialog.get_by_label("Tables, separated by commas").fill(" , ")
     press_in_dialog(page, "Check")
-    error.get_by_text("name the tables that are to be computed again").wait_for()
-    dialog.get_by_label("Tables, with commas between them").fill("page_views, users")
+    error.get_by_text("name the tables to recompute").wait_for()
+    dialog.get_by_label("Tables, separated by commas").fill("page_views, users")
     dialog.get_by_label("Keep the old tables for").fill("long")
     press_in_dialog(page, "Check")
     error.get_by_text("keep: 'long' is not a duration").wait_for()

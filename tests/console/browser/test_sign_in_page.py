@@ -138,17 +138,17 @@ def test_signing_in_at_a_provider(page: Any, secured: Secured, provider: Provide
     """The provider sends the browser back, and the console is open."""
     with secured.console(*oauth_options(provider)) as url:
         page.goto(url)
-        page.get_by_role("link", name="Sign in at the provider").click()
+        page.get_by_role("link", name="Sign in with the provider").click()
         page.locator("#user", has_text="dana").wait_for()
         page.locator("#standing.good").wait_for()
         assert page.url.startswith(url)
         page.get_by_role("button", name="Sign out").click()
-        page.get_by_role("link", name="Sign in at the provider").wait_for()
+        page.get_by_role("link", name="Sign in with the provider").wait_for()
 
 
 def test_a_user_without_rights_is_told_so(page: Any) -> None:
     sign_in(page, "bob", BOB_PASSWORD)
-    page.locator("#hidden", has_text="may not see everything").wait_for()
+    page.locator("#hidden", has_text="do not have the rights to see everything").wait_for()
     page.get_by_role("link", name="Access", exact=True).click()
     page.locator("#users .error", has_text="not allowed").wait_for()
 

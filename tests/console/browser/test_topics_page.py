@@ -86,7 +86,7 @@ def test_partitions_are_shown_and_added(page: Any, url: str, admin: Admin, send:
     assert sorted(cells[2].split(", ")) == ["0", "1", "2"]
     assert cells[4:7] == ["0", "5", "5"]
     page.get_by_role("button", name="Add partitions").click()
-    page.get_by_label("Partitions in all").fill("4")
+    page.get_by_label("Total number of partitions").fill("4")
     page.get_by_role("button", name="Add", exact=True).click()
     row.nth(3).wait_for()
     eventually(lambda: partitions(admin, "growing") == 4)

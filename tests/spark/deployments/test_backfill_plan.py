@@ -79,7 +79,7 @@ def test_a_flow_is_filled_from_the_topics_that_it_has_reported() -> None:
         ({"status": status(stateful=True)}, "keeps state or has a watermark"),
         ({"status": None}, "has not yet reported the offsets"),
         ({"status": status(topics={})}, "has not yet reported the offsets"),
-        ({"status": status(began="x")}, "not as a worker writes it"),
+        ({"status": status(began="x")}, "the status of views is not valid"),
         ({"master": "sc://there"}, "Connect server"),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_flow_is_filled_through_a_view_that_only_it_reads() -> None:
     found = flow_to_fill(DEPLOYMENT, VERSION, status(shape), "copied")
     assert found.sources == ["clean", "copied", "raw"]
     shared = graph(("view:raw", "table:copied"), ("view:raw", "table:other"))
-    with pytest.raises(PipelineError, match="reads the view raw, and so do other flows"):
+    with pytest.raises(PipelineError, match="reads the view raw, which other flows also read"):
         flow_to_fill(DEPLOYMENT, VERSION, status(shared), "copied")
 
 

@@ -178,7 +178,7 @@ def test_a_backfill_beside_a_live_stream_into_a_table(broker: Broker, tmp_path: 
         assert numbers(data) == Counter(range(writer.count))
 
         refused = penstock.error("backfill", "views", "copied", "--from", "1d", "--yes")
-        assert "has read them, or a backfill has. To read them a second time" in refused
+        assert "has read them, or a backfill has. To read them again" in refused
         whats = Counter(each["what"] for each in penstock("history", "views")["events"])
         assert whats["backfill-requested"] == whats["backfill-completed"] == 1
         assert whats["backfill-begun"] == 1

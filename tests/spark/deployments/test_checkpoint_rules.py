@@ -279,13 +279,13 @@ def test_a_deploy_without_a_decision_names_both_options() -> None:
     with pytest.raises(PipelineError) as refused:
         decide(changes, [], [])
     assert "clicks (its sources changed)" in str(refused.value)
-    assert "--reset clicks (it begins again without its checkpoint)" in str(refused.value)
+    assert "--reset clicks (it restarts without its checkpoint)" in str(refused.value)
     assert "--keep-checkpoint clicks (you know" in str(refused.value)
     assert decide(changes, ["clicks"], []).reset == ["clicks"]
-    assert "begins again" in decide(changes, ["clicks"], []).texts()[0]
+    assert "restarts" in decide(changes, ["clicks"], []).texts()[0]
     kept = decide(changes, [], ["clicks"])
     assert kept.reset == []
-    assert "because you say so" in kept.texts()[0]
+    assert "as --keep-checkpoint asks" in kept.texts()[0]
 
 
 def test_decisions_about_flows_that_do_not_exist() -> None:
@@ -293,7 +293,7 @@ def test_decisions_about_flows_that_do_not_exist() -> None:
     for reset, keep in ((["click"], []), ([], ["click"])):
         with pytest.raises(PipelineError, match="the flows are clicks"):
             decide(changes, reset, keep)
-    with pytest.raises(PipelineError, match="give one"):
+    with pytest.raises(PipelineError, match="use one, not both"):
         decide(changes, ["clicks"], ["clicks"])
     assert decide(changes, ["clicks"], []).reset == ["clicks"], "also if nothing changed"
 
@@ -305,7 +305,7 @@ def test_new_and_removed_flows_are_named() -> None:
         f"clicks: new; {changes[0].reason}",
         "old: removed; its checkpoint and its table are kept",
     ]
-    assert changes[0].reason.startswith("it begins without a checkpoint, unless its storage has")
+    assert changes[0].reason.startswith("it starts without a checkpoint, unless its storage has")
 
 
 def version(number: int, flows: Mapping[str, str]) -> Version:
@@ -335,13 +335,13 @@ def test_a_flow_that_an_earlier_version_had_goes_on_with_its_checkpoint() -> Non
 def test_a_new_view_has_no_checkpoint() -> None:
     changes = compare({}, prints({"flows/a.sql": SQL}))
     reasons = {each.flow: each.reason for each in changes}
-    assert reasons["counts"] == "it has no checkpoint, it is computed in every round"
+    assert reasons["counts"] == "it has no checkpoint: it is computed in every round"
 
 
 def test_what_was_asked_for_earlier_is_in_the_plan() -> None:
     changes = compare(prints(FILES), prints(FILES))
     (text,) = decide(changes, [], [], ["clicks"]).texts()
-    assert "begins again without its checkpoint, as was asked for earlier" in text
+    assert "restarts without its checkpoint, because of an earlier --reset" in text
     (text,) = decide(changes, [], ["clicks"], ["clicks"]).texts()
     assert "keeps its checkpoint" in text
 

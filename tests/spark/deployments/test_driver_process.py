@@ -161,7 +161,7 @@ def test_odd_events_are_logged_and_left_out(folder: Path, caplog: pytest.LogCapt
 
     asyncio.run(main())
     (told,) = [each.getMessage() for each in caplog.records]
-    assert "event that cannot be used" in told and "[]" in told
+    assert "an invalid event" in told and "[]" in told
 
 
 def test_a_driver_that_is_killed_leaves_nothing_behind(folder: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_pipeline_that_is_stopped_is_not_swapped() -> None:
 
 
 def looked_text(reason: str) -> str:
-    return f"{reason}; the old tables stay in use"
+    return f"{reason}; the old tables remain in use"
 
 
 def test_a_worker_without_a_lease_decides_nothing() -> None:

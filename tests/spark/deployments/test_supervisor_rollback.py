@@ -87,7 +87,7 @@ def test_a_version_is_not_rolled_back_for_what_is_not_its_fault(
         assert (pipeline.status.failures, pipeline.status.version_failures) == (number, 0)
         assert error in pipeline.status.error and what_to_do in pipeline.status.error
         text = next(each.event.text for each in failed if isinstance(each, Record))
-        assert "it stays at version 2" in text
+        assert "not rolled back from version 2" in text
         pipeline.wait(60)
     assert not pipeline.count(RollBack)
     assert pipeline.machine.phase is not Phase.IDLE, "it is tried again"

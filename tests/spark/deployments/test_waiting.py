@@ -27,7 +27,8 @@ def worker(storage: str = "disk-1", memory_mb: int = 0, *owned: str) -> WorkerSt
 
 def test_no_worker_runs() -> None:
     text = reason(status=HERE)
-    assert text.startswith("No worker runs.") and "penstock pipeline worker --data DIR" in text
+    assert text.startswith("No worker is running.")
+    assert "penstock pipeline worker --data DIR" in text
 
 
 def test_no_worker_may_take_it() -> None:

@@ -245,7 +245,7 @@ def test_an_unreachable_cluster_is_reported(sink: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sink": ""}, "needs a name under which it counts the batches"),
+        ({"sink": ""}, "needs a name that stays the same"),
         ({"delivery": "twice"}, "delivery is twice: use at_least_once or exactly_once"),
         ({"delivery": "at_least_once"}, "sink works only with delivery=exactly_once"),
         (

@@ -80,6 +80,6 @@ def test_tables_that_another_process_uses_are_named() -> None:
         "/data/views/metastore_db.\n\tat org.apache.derby.iapi.error.StandardException\n"
     )
     assert one_line(text) == (
-        "another process uses the tables of this pipeline (/data/views/metastore_db): end it, such "
-        "as a shell or another run, and try again"
+        "another process, such as a shell or another run, is using the tables of this pipeline "
+        "(/data/views/metastore_db): stop it and try again"
     )

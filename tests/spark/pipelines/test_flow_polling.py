@@ -30,7 +30,7 @@ def test_spark_sleeps_for_the_milliseconds(poll_ms: int) -> None:
 
 @pytest.mark.parametrize("poll_ms", [0, -8, 50, 100 + 1])
 def test_other_times_are_refused(poll_ms: int) -> None:
-    with pytest.raises(ValueError, match="no multiple"):
+    with pytest.raises(ValueError, match="not a multiple"):
         seconds_for(poll_ms)
 
 

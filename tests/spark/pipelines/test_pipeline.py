@@ -205,9 +205,7 @@ def test_a_new_project_runs_continuously_and_continues_after_a_restart(
         progress = running.until_rows("page_views", 250)
         assert sum(progress["offsets"]["shop-page-views"].values()) == 250
         running.until_rows("send_long_views", 250)
-        assert (
-            penstock(env, project, "pipeline", "run").stderr.count("is already run by process") == 1
-        )
+        assert penstock(env, project, "pipeline", "run").stderr.count("is already running") == 1
         running.until(event="round")
         # In the middle of a round: the views are emptied, and must be filled again before the end.
         running.until(event="flow", status="RUNNING")

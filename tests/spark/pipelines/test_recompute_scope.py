@@ -77,8 +77,8 @@ def refusal(
 
 def test_all_streaming_tables_must_be_named() -> None:
     text = refusal(PARTS, ["page_views"])
-    assert "the tables all_views must be named as well" in text
-    assert "(all_views,page_views)" in text
+    assert "add the tables all_views" in text
+    assert "Name all_views,page_views," in text
     check_scope(PARTS, ["page_views", "all_views"], ["page_views"])
     check_scope(PARTS, ["page_views", "all_views", "per_page"], ["page_views"])
 

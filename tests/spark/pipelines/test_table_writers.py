@@ -88,7 +88,7 @@ def test_the_driver_goes_on_without_a_flow_that_is_gone(monkeypatch: pytest.Monk
     assert begun == [ONE]
     ((kind, fields),) = told
     assert kind == "reset-dropped" and fields["flows"] == ["gone"]
-    assert "there is no such flow any more" in str(fields["text"])
+    assert "this flow no longer exists" in str(fields["text"])
 
 
 def test_several_flows_into_a_table_with_transactions_are_allowed() -> None:

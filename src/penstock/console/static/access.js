@@ -36,7 +36,7 @@ const more = (found, rows) => (found.total > rows.length ? h("p", { class: "soft
 function users(main) {
   const search = h("input", { type: "search", placeholder: "Search users ( / )", "aria-label": "Search users", oninput: later(200, () => load()) });
   const password = { name: "password", label: "Password", kind: "password", required: true, autocomplete: "new-password" };
-  const again = { name: "again", label: "The password again", kind: "password", required: true, autocomplete: "new-password" };
+  const again = { name: "again", label: "Repeat the password", kind: "password", required: true, autocomplete: "new-password" };
   const same = (values) => { if (values.password !== values.again) throw new Error("the passwords differ: type them again"); };
   const load = page(main, "users", [h("div", { class: "grow" }, search), h("button", { class: "primary", onclick: add }, "Add user")], async () => {
     const found = await get("/api/access/users", { search: search.value });
@@ -49,7 +49,7 @@ function users(main) {
   function add() {
     ask("Add a user", [{ name: "user", label: "User name", required: true },
       { name: "mechanism", label: "Mechanism", options: [["SCRAM-SHA-512", "SCRAM-SHA-512"], ["SCRAM-SHA-256", "SCRAM-SHA-256"]] }, password, again], {
-      button: "Add", note: "A user has no rights before it gets a role or an access rule.",
+      button: "Add", note: "A new user has no rights until you grant a role or add an access rule.",
       send: async (values) => {
         same(values);
         await post("/api/change/user", { user: values.user, mechanism: values.mechanism, password: values.password });
@@ -61,13 +61,13 @@ function users(main) {
 
   function change(user) {
     ask(`New password of ${user}`, [password, again], { button: "Set the password",
-      note: "Connections that are open stay open. The next login needs the new password.",
+      note: "Open connections stay open. The next login needs the new password.",
       send: async (values) => { same(values); await post("/api/change/password", { user, password: values.password }); toast(`the password of ${user} was changed`); } });
   }
 
   function remove(user) {
     ask(`Delete user ${user}`, [{ name: "typed", label: `Type ${user} to confirm` }], { button: "Delete for good", danger: true,
-      note: "Access rules and roles of the user stay.",
+      note: "The user's access rules and roles are kept.",
       send: async ({ typed }) => {
         const done = await post("/api/change/delete-user", { user, typed });
         toast(`user ${user} was deleted${done.rules_left ? `; ${count(done.rules_left)} access rules name this user` : ""}`);
@@ -113,14 +113,14 @@ function roles(main) {
     names = found.roles.map((each) => [each.role, each.role]);
     return [h("h2", {}, "Who has which role"),
       table(["user", "role", "on", "from", ""], found.assignments.map((each) => [each.user, each.role, each.resource, each.host === "*" ? "any address" : each.host,
-        small("Revoke", () => revoke(each), true)]), "nobody has a role yet"), more(found, found.assignments),
+        small("Revoke", () => revoke(each), true)]), "no user has a role yet"), more(found, found.assignments),
       h("h2", {}, "Roles"), table(["role", "grants", ""], found.roles.map((each) => [each.role, each.grants.join("; "),
         each.built_in ? h("span", { class: "soft" }, "built in") : small("Delete", () => remove(each.role), true)]))];
   });
 
   function grant() {
     ask("Grant a role", [{ name: "user", label: "User", required: true }, { name: "role", label: "Role", options: names },
-      { name: "resource", label: "On, such as topic:orders.* or any:billing.* (empty for admin)" }, { name: "host", label: "From this address (empty: any)" }], {
+      { name: "resource", label: "Resource, such as topic:orders.* or any:billing.* (empty for admin)" }, { name: "host", label: "From this address (empty: any)" }], {
       button: "Grant", send: async (values) => { await post("/api/change/grant-role", values); toast(`${values.user} has the role ${values.role}`); load(); },
     });
   }
@@ -133,7 +133,7 @@ function roles(main) {
   function define() {
     ask("Define a role, or replace it", [{ name: "role", label: "Name", required: true },
       { name: "grants", label: "Grants, one per line: topic=read,describe or topic:__audit=read", kind: "textarea" }], {
-      button: "Define", note: "A grant without a name is about the resource on which the role is granted. If you replace a role, its users get the new rights.",
+      button: "Define", note: "A grant without a name applies to the resource on which the role is granted. If you replace a role, its users get the new rights.",
       send: async (values) => {
         await post("/api/change/role", { role: values.role, grants: values.grants.split("\n").map((each) => each.trim()).filter(Boolean) });
         toast(`role ${values.role} was defined`);
@@ -149,16 +149,16 @@ function roles(main) {
 
 function quotas(main) {
   let keys = [["producer_byte_rate", "producer_byte_rate"]];
-  const load = page(main, "quotas", [h("div", { class: "grow soft" }, "A limit holds for each broker."), h("button", { class: "primary", onclick: add }, "Set a quota")], async () => {
+  const load = page(main, "quotas", [h("div", { class: "grow soft" }, "A limit applies to each broker separately."), h("button", { class: "primary", onclick: add }, "Set a quota")], async () => {
     const found = await get("/api/access/quotas");
     keys = [...found.keys, ...found.ip_keys].map((each) => [each, each]);
     return [table(["for", "quota", ">limit", ""], found.quotas.map((each) => [each.shown, each.key, count(each.limit),
-      small("Delete", () => remove(each), true)]), "no quotas: nobody is throttled"), more(found, found.quotas),
+      small("Delete", () => remove(each), true)]), "no quotas: no client is throttled"), more(found, found.quotas),
       h("div", { class: "soft" }, `${found.fair_sharing} (an overloaded broker gives each user an equal share)`)];
   });
 
   function add() {
-    ask("Set a quota", [{ name: "user", label: "User (default: all without a quota of their own)" }, { name: "client-id", label: "Client id" },
+    ask("Set a quota", [{ name: "user", label: "User (\"default\": all users without a quota of their own)" }, { name: "client-id", label: "Client id" },
       { name: "ip", label: "Address" }, { name: "key", label: "Quota", options: keys }, { name: "limit", label: "Limit per second", required: true, inputmode: "decimal" }], {
       button: "Set", send: async (values) => {
         const limit = Number(values.limit);
@@ -182,7 +182,7 @@ function check(main) {
   const operation = h("select", { "aria-label": "Operation" }, OPERATIONS.map(([value, text]) => h("option", { value }, text)));
   const resource = input("Resource, such as topic:orders");
   const host = input("Address (empty: any)");
-  const answer = h("div", { class: "panel", id: "access-answer" }, h("p", { class: "soft" }, "Says whether a user may do something, and by which rule."));
+  const answer = h("div", { class: "panel", id: "access-answer" }, h("p", { class: "soft" }, "Shows whether a user may do something, and which rule decides."));
   const form = h("form", { class: "bar" }, user, operation, h("div", { class: "grow" }, resource), host, h("button", { class: "primary", type: "submit" }, "Check"));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();

@@ -2,7 +2,7 @@
 
 let csrf = null;
 let askForLogin = null;
-const SILENT = "the console does not answer: check that it is running";
+const SILENT = "the console is not responding: check that it is running";
 
 // `ask(answer, error)` returns what a new session needs, `login`: a token, or a user name and a
 // password. It also returns `done`, which closes its form.

@@ -10,9 +10,9 @@ export function brokers(main) {
   const disks = h("div", { class: "panel", id: "disks" });
   const figures = charts("brokers", "", [
     { figure: "bytes", title: "Bytes written per second, all replicas", unit: "byteRate", id: "broker-bytes" },
-    { figure: "records", title: "Records written per second to partitions that it leads", unit: "rate", id: "broker-records" },
-    { figure: "answer_ms", title: "Time to answer", unit: "ms", id: "broker-answers" },
-    { figure: "disk", title: "Used on its disks", unit: "bytes", id: "broker-disks" }]);
+    { figure: "records", title: "Records written per second, as leader", unit: "rate", id: "broker-records" },
+    { figure: "answer_ms", title: "Response time", unit: "ms", id: "broker-answers" },
+    { figure: "disk", title: "Disk space used", unit: "bytes", id: "broker-disks" }]);
   const moving = h("p", { class: "soft", id: "moving" });
   main.append(h("h1", {}, "Brokers"), problems,
     h("div", { class: "bar" }, h("button", { class: "primary", onclick: () => plan([]) }, "Rebalance"),
@@ -25,7 +25,7 @@ export function brokers(main) {
     if (seen === drawn) return;  // a button that is being pressed stays
     drawn = seen;
     fill(problems, live.problems.filter((each) => each.link === "#/brokers").map(problem));
-    moving.textContent = live.moving ? `${count(live.moving)} partitions being moved` : "";
+    moving.textContent = live.moving ? `${count(live.moving)} partitions are being moved` : "";
     const most = Math.max(1, ...live.brokers.map((each) => each.replicas));
     fill(list, table(["broker", "address", "rack", "state", ">leads", ">replicas", "load", ">records", ">bytes", ">on disk", ""], live.brokers.map((each) => [
       each.id, each.address, each.rack, state(each), count(each.leads), count(each.replicas),
@@ -60,7 +60,7 @@ export function brokers(main) {
   async function undrain(broker) {
     try {
       await post("/api/change/undrain", { broker });
-      toast(`broker ${broker} can get partitions again; Rebalance moves some to it`);
+      toast(`broker ${broker} can receive partitions again; to move some to it, use Rebalance`);
     } catch (error) { toast(error.message, true); }
   }
 

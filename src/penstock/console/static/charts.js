@@ -90,7 +90,7 @@ export function charts(kind, name, drawn, label = (line) => line) {
         page.times = Array.from({ length: found.steps }, (_, at) => (found.from_ms + at * found.step_ms) / 1000);
         page.last = found.now_ms / 1000;
         page.range = RANGES.find(([each]) => each === seconds)[1];
-        note.textContent = found.full ? "The console keeps the history of 1,000 lines. It has no room for more, so some charts may stay empty." : "";
+        note.textContent = found.full ? "The console keeps the history of at most 1,000 lines and has reached that limit, so some charts may stay empty." : "";
         for (const each of page.plots) each.take(found.figures[each.figure]);
       }
     } catch (error) { note.textContent = error.message; }

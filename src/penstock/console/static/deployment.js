@@ -99,7 +99,7 @@ export function deployment(main, name, tab = "overview") {
   function remove() {
     ask(`Delete ${name}`, [{ name: "typed", label: `Type ${name} to confirm` }], {
       button: "Delete for good", danger: true,
-      note: "The pipeline is stopped, and all of its versions are lost. Its tables and checkpoints are kept where they are.",
+      note: "The pipeline is stopped, and all of its versions will be lost. Its tables and checkpoints are kept where they are.",
       send: async ({ typed }) => {
         await post(`/api/change/delete-deployment/${path}`, { typed });
         toast(`${name} was deleted`);
@@ -108,9 +108,9 @@ export function deployment(main, name, tab = "overview") {
     });
   }
 
-  fill(actions, h("button", { onclick: () => press("start", `${name} is to run`) }, "Start"),
-    h("button", { onclick: () => press("stop", `${name} is to stop`) }, "Stop"),
-    h("button", { onclick: () => press("restart", `${name} is to restart`) }, "Restart"),
+  fill(actions, h("button", { onclick: () => press("start", `${name} will start`) }, "Start"),
+    h("button", { onclick: () => press("stop", `${name} will stop`) }, "Stop"),
+    h("button", { onclick: () => press("restart", `${name} will restart`) }, "Restart"),
     h("button", { onclick: () => deploy(name) }, "Deploy a version"),
     h("button", { class: "danger", onclick: remove }, "Delete"));
   const stop = every(2000, load);
@@ -129,7 +129,7 @@ function overview(body, name, act) {
   const card = (value, label) => h("div", { class: "card" }, h("b", {}, value), label);
   return {
     show: (found) => {
-      fill(cards, card(rate(found.rows_per_s), "rows read"), card(found.lag === null ? "–" : count(found.lag), "records of lag"),
+      fill(cards, card(rate(found.rows_per_s), "rows read"), card(found.lag === null ? "–" : count(found.lag), "lag in records"),
         card(found.lag_s === null ? "–" : seconds(found.lag_s), "lag in time"), card(count(found.restarts), "starts in 24 hours"),
         card(count(found.failures), "failures in a row"));
       drawn.show(found.graph, found.flows);
@@ -137,7 +137,7 @@ function overview(body, name, act) {
         flow.name, h("span", { class: flow.status === "FAILED" ? "bad" : "" }, flow.status.toLowerCase()), flow.streaming ? count(flow.rows) : "–",
         flow.rows_per_s === null ? "–" : rate(flow.rows_per_s), lag(flow), flow.batch === null ? "–" : `${count(flow.batch_rows)} in ${seconds((flow.batch_ms || 0) / 1000)}`,
         flow.watermark || "–", kept(flow) ?? "–", skew(flow) ?? "–",
-        Object.entries(flow.violations).map(([rule, number]) => `${rule} ${count(number)}`).join(", "), backfill(flow.backfill)]), "It has not run yet."));
+        Object.entries(flow.violations).map(([rule, number]) => `${rule} ${count(number)}`).join(", "), backfill(flow.backfill)]), "The pipeline has not run yet."));
       filled.show(found);
       again.show(found);
       fill(settings, described(found));
@@ -148,7 +148,7 @@ function overview(body, name, act) {
 function described(found) {
   const given = found.deployment;
   const command = `penstock pipeline deploy DIR --name ${quoted(found.name)} --bootstrap ${document.body.dataset.bootstrap || "HOST:PORT"}`;
-  return [table(["setting", "value"], [["master", given.master], ["memory", size(given.memory_mb * 2 ** 20)], ["storage", given.storage || "a folder of its worker"],
+  return [table(["setting", "value"], [["master", given.master], ["memory", size(given.memory_mb * 2 ** 20)], ["storage", given.storage || "a folder of the worker"],
     ["automatic rollback", given.auto_rollback ? "yes" : "no"], ["secrets", given.secrets.join(", ") || "none"], ["Spark settings", given.settings.join(", ") || "none"],
     ["last change", `${time(given.changed_ms).slice(0, 19)}${given.changed_by ? ` by ${given.changed_by}` : ""}, revision ${given.revision}`]]),
   h("p", { class: "soft" }, "A new version can also be deployed on the command line:"), h("pre", {}, command)];
@@ -159,7 +159,7 @@ function drawCharts(body, name) {
     { figure: "rows", title: "Rows read per second", unit: "rate", id: "pipeline-rows" },
     { figure: "lag", title: "Lag in records", unit: "count", id: "pipeline-lag" },
     { figure: "lag_s", title: "Lag in time", unit: "seconds", id: "pipeline-lag-time" },
-    { figure: "batch_ms", title: "Time of the last batch", unit: "ms", id: "pipeline-batches" },
+    { figure: "batch_ms", title: "Duration of the last batch", unit: "ms", id: "pipeline-batches" },
     { figure: "state_rows", title: "Rows of state", unit: "count", id: "pipeline-state", empty: "No flow keeps state in this time range." },
     { figure: "skew", title: "Skew: largest partition to the median one", unit: "count", id: "pipeline-skew", empty: "No flow has read enough rows from several partitions in this time range." }]);
   body.append(drawn.element);
@@ -180,7 +180,7 @@ function history(body) {
 
 function logs(body, name, act, signal) {
   const lines = h("pre", { class: "log", id: "log", tabindex: "0", role: "log", "aria-label": `Log of ${name}` });
-  const filter = h("input", { type: "search", placeholder: "Show lines with ( / )", "aria-label": "Show lines with", oninput: () => draw() });
+  const filter = h("input", { type: "search", placeholder: "Filter lines ( / )", "aria-label": "Filter lines", oninput: () => draw() });
   const note = h("span", { class: "soft", role: "status" }, "reading");
   body.append(h("div", { class: "bar" }, h("div", { class: "grow" }, filter), note), lines);
   let kept = [];
@@ -214,7 +214,7 @@ function logs(body, name, act, signal) {
 }
 
 const UNDECIDED = ["not kept", "moved"];
-const OUTCOMES = { new: "new", removed: "is removed", unchanged: "keeps its checkpoint", kept: "keeps its checkpoint", recomputed: "is computed again" };
+const OUTCOMES = { new: "new", removed: "is removed", unchanged: "keeps its checkpoint", kept: "keeps its checkpoint", recomputed: "is recomputed" };
 
 function versions(body, name, act) {
   const list = h("div", { class: "panel", id: "versions" });
@@ -226,7 +226,7 @@ function versions(body, name, act) {
     const kept = changes.filter((each) => !UNDECIDED.includes(each.outcome));
     const fields = open.map((each) => ({
       name: each.flow, label: `${each.flow}: its checkpoint does not fit (${each.reason})`,
-      options: [["", "choose"], ["reset", "begin again without its checkpoint"], ...(each.outcome === "moved" ? [] : [["keep", "keep its checkpoint: I know that it fits"]])],
+      options: [["", "choose"], ["reset", "restart without its checkpoint"], ...(each.outcome === "moved" ? [] : [["keep", "keep its checkpoint: I know that it fits"]])],
     }));
     ask(`Roll back to version ${number}`, fields, {
       button: "Roll back",
@@ -237,7 +237,7 @@ function versions(body, name, act) {
         if (missing) throw new Error(`choose what happens to ${missing.flow}`);
         const flows = (choice) => open.map((each) => each.flow).filter((flow) => chosen[flow] === choice);
         await act("rollback", { version: number, reset: flows("reset"), keep: flows("keep") });
-        toast(`${name} is to run version ${number}`);
+        toast(`${name} will run version ${number}`);
       },
     });
   }

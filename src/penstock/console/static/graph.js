@@ -139,7 +139,7 @@ export function graph(name) {
       node.file ? h("p", { class: "soft" }, `defined in ${node.file}${node.line ? `, line ${node.line}` : ""}`) : null,
       flow && flow.error ? h("p", { class: "error" }, flow.error) : null,
       flow ? facts(flow) : null,
-      table(["", "", "columns"], edges.map(([way, other, schema]) => [way, other, h("code", { class: "wrapped" }, schema || "–")]), "It is connected to nothing."),
+      table(["", "", "columns"], edges.map(([way, other, schema]) => [way, other, h("code", { class: "wrapped" }, schema || "–")]), "This node is connected to no other."),
       WITHOUT_ROWS[node.kind] ? h("p", { class: "soft" }, WITHOUT_ROWS[node.kind]) : null);
   }
 

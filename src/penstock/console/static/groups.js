@@ -33,7 +33,7 @@ export function group(main, name) {
   const drawn = charts("group", name, [
     { figure: "lag", title: "Lag in records", unit: "count", id: "lag-chart" },
     { figure: "lag_s", title: "Lag in time", unit: "seconds", id: "lag-time-chart",
-      empty: "Not known: the oldest unread record was written before this console began to watch the topic." },
+      empty: "Unknown: the oldest unread record was written before this console started to watch the topic." },
     { figure: "partitions", title: "Lag by partition", unit: "count", id: "partition-lag-chart" },
     { figure: "records", title: "Records read per second", unit: "rate", id: "read-chart" }]);
   const places = h("div", { class: "panel", id: "group-partitions" });
@@ -49,7 +49,7 @@ export function group(main, name) {
       error.textContent = "";
       facts.textContent = `${found.state.toLowerCase()}, ${found.members.length} members, lag ${count(found.lag)}, coordinator broker ${found.coordinator}${found.protocol ? `, ${found.protocol}` : ""}`;
       fill(places, table(["topic", ">partition", ">committed", ">end", ">lag", "client", "host"], found.partitions.map((each) => [
-        h("a", { href: `#/topics/${encodeURIComponent(each.topic)}` }, each.topic), each.partition, count(each.committed), count(each.next_offset), count(each.lag), each.member, each.host]), "no offsets are committed"));
+        h("a", { href: `#/topics/${encodeURIComponent(each.topic)}` }, each.topic), each.partition, count(each.committed), count(each.next_offset), count(each.lag), each.member, each.host]), "no committed offsets"));
       fill(members, table(["client", "host", "member", "partitions"], found.members.map((each) => [each.client_id, each.host, each.instance_id || each.member_id, each.assignment.join(", ")]), "no members: no consumer of this group is running"));
     } catch (failure) { error.textContent = failure.message; }
   }
@@ -89,6 +89,6 @@ function confirm(plan, load) {
     send: async () => { await post("/api/change/reset", { group: plan.group, moves: plan.moves }); toast(`the offsets of ${plan.group} were set`); await load(); },
   });
   const form = document.querySelector("dialog:last-of-type form");
-  form.querySelector("h2").after(h("div", { id: "reset-plan" }, table(["topic", ">partition", ">from", ">to", ">lag then"],
+  form.querySelector("h2").after(h("div", { id: "reset-plan" }, table(["topic", ">partition", ">from", ">to", ">new lag"],
     plan.moves.map((each) => [each.topic, each.partition, count(each.from), count(each.to), count(each.lag)]))));
 }

@@ -90,7 +90,7 @@ function silence() {
   if (Date.now() - heard < SILENCE_MS || document.hidden) return;
   const standing = document.getElementById("standing");
   standing.className = "critical";
-  standing.textContent = "the console does not answer";
+  standing.textContent = "the console is not responding";
   // A refused stream stays closed. If the session has ended, this request asks the user to sign in.
   if (source.readyState === EventSource.CLOSED) get("/api/groups", { limit: 1 }).then(listen, () => {});
 }
@@ -112,8 +112,8 @@ function keys(event) {
 }
 
 onLoginNeeded((answer, error) => (answer.needs === "password" ? signIn(answer, error) : new Promise((resolve) => {
-  ask("This console needs its token", [{ name: "token", label: "Token", kind: "password", required: true }], {
-    button: "Log in", note: error || "The console printed it when it was started.",
+  ask("Enter the token of this console", [{ name: "token", label: "Token", kind: "password", required: true }], {
+    button: "Log in", note: error || "The console printed the token when it started.",
     send: ({ token }) => resolve({ login: { token }, done: () => {} }),
   });
 })));

@@ -9,8 +9,8 @@ export function messages(body, topic) {
   const path = encodeURIComponent(topic.name);
   const pick = (name, label, options, extra = {}) => h("label", {}, label, h("select", { name, "aria-label": label, ...extra }, options.map(([key, text]) => h("option", { value: key }, text))));
   const partition = pick("partition", "Partition", [["", "all"], ...topic.partition_rows.map((each) => [String(each.partition), String(each.partition)])]);
-  const start = pick("start", "Begin", [["newest", "newest first"], ["oldest", "oldest"], ["offset", "at an offset"], ["time", "at a time (UTC)"]]);
-  const place = h("input", { name: "place", "aria-label": "Where to begin", placeholder: "offset", hidden: true });
+  const start = pick("start", "Start", [["newest", "newest first"], ["oldest", "oldest"], ["offset", "at an offset"], ["time", "at a time (UTC)"]]);
+  const place = h("input", { name: "place", "aria-label": "Start position", placeholder: "offset", hidden: true });
   const format = pick("format", "Show as", [["auto", "detect"], ["json", "JSON"], ["text", "text"], ["hex", "hex"], ["avro", "Avro"]]);
   const filter = h("input", { type: "search", name: "filter", placeholder: "Filter ( / ):  value.status = \"failed\" and key", title: FILTER_HELP, spellcheck: "false" });
   const schema = h("textarea", { name: "schema", "aria-label": "Avro schema", placeholder: "Avro schema, as JSON", hidden: true });
@@ -88,7 +88,7 @@ export function messages(body, topic) {
         for (const record of found.records) list.prepend(message(record));
         while (list.childElementCount > LIVE_ROWS) list.lastElementChild.remove();
       });
-      throw new Error("the live view has ended: start it again");
+      throw new Error("the live view ended: start it again");
     } catch (error) {
       if (error.name !== "AbortError") { stop(); note.textContent = error.message; }
     }
@@ -144,7 +144,7 @@ export function messages(body, topic) {
     ask(`Produce to ${topic.name}`, [
       { name: "key", label: "Key (empty: none)", value: again && again.key.kind !== "null" ? again.key.text : "" },
       { name: "value", label: "Value", kind: "textarea", value: again ? again.value.text : "" },
-      { name: "encoding", label: "The value is", options: [["text", "text or JSON"], ["hex", "hex"], ["base64", "base64"], ["null", "null, a tombstone"]] },
+      { name: "encoding", label: "The value is", options: [["text", "text or JSON"], ["hex", "hex"], ["base64", "base64"], ["null", "null (a tombstone)"]] },
       { name: "headers", label: "Headers, one NAME=VALUE per line", kind: "textarea" },
       { name: "partition", label: "Partition", options: [["", "by key"], ...topic.partition_rows.map((each) => [String(each.partition), String(each.partition)])] },
     ], {

@@ -8,7 +8,7 @@ export function overview(main) {
   const drawn = charts("cluster", "", [
     { figure: "records", title: "Records per second", unit: "rate", id: "written" },
     { figure: "bytes", title: "Bytes written per second", unit: "byteRate", id: "bytes-written" },
-    { figure: "answer_ms", title: "Slowest answer of a broker", unit: "ms", id: "answer-time" },
+    { figure: "answer_ms", title: "Slowest broker response", unit: "ms", id: "answer-time" },
     { figure: "problems", title: "Problems", unit: "count", id: "problem-count" }]);
   const brokers = h("div", { class: "panel", id: "overview-brokers" });
   const events = h("div", { class: "panel", id: "events" });
@@ -26,7 +26,7 @@ export function overview(main) {
     fill(problems, live.problems.length ? live.problems.map(problem)
       : h("p", { class: "fine" }, "No problems: every broker answers and every partition has all its replicas."));
     if (live.hidden.length) {
-      problems.append(h("p", { class: "soft", id: "hidden" }, `Your user may not see everything: ${live.hidden.join(", ")} may be incomplete.`));
+      problems.append(h("p", { class: "soft", id: "hidden" }, `You do not have the rights to see everything: ${live.hidden.join(", ")} may be incomplete.`));
     }
     fill(brokers, table(["broker", "address", "state", ">leads", ">replicas", ">records", ">bytes", ">on disk"],
       live.brokers.map((each) => [each.id, each.address, state(each), count(each.leads), count(each.replicas),
@@ -49,7 +49,7 @@ function safe(link) {
 }
 
 export function state(broker) {
-  const text = { up: "up", silent: "does not answer", missing: "not running", unknown: "unknown" }[broker.state];
+  const text = { up: "up", silent: "not responding", missing: "not running", unknown: "unknown" }[broker.state];
   const more = [broker.controller ? ", controller" : "", broker.cordoned ? ", drained" : ""].join("");
   return h("span", { class: broker.state === "up" ? "" : "bad" }, text + more);
 }

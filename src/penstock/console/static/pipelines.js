@@ -15,7 +15,7 @@ export function pipelines(main) {
   const drawn = charts("queries", "", [
     { figure: "rows", title: "Rows read per second", unit: "rate", id: "query-rows" },
     { figure: "lag", title: "Lag in records", unit: "count", id: "query-lag" },
-    { figure: "batch_ms", title: "Time of the last batch", unit: "ms", id: "query-batches" }], (line) => names.get(line) || line);
+    { figure: "batch_ms", title: "Duration of the last batch", unit: "ms", id: "query-batches" }], (line) => names.get(line) || line);
   const actions = h("div", { class: "bar" }, h("button", { onclick: () => deploy() }, "Deploy a pipeline"));
   main.append(h("h1", {}, "Pipelines"), actions, deployed, h("h2", {}, "Workers"), workers, h("h2", {}, "Runs on this machine"), list, h("h2", {}, "Streaming queries"), queries, h("h2", {}, "Over time"), drawn.element);
 
@@ -24,14 +24,14 @@ export function pipelines(main) {
       const found = await get("/api/pipelines");
       fill(deployed, found.hidden ? h("p", { class: "problem" }, found.hidden) : null, table(["pipeline", "state", ">version", "worker", ">round", ">rows/s", ">lag", ">failures", "next round", "error"],
         found.deployments.map(deployment), found.hidden ? "No deployed pipelines can be shown."
-          : "No pipelines are deployed in this cluster, or you have no right to see them. Deploy one with: penstock pipeline deploy DIR"));
+          : "No pipelines are deployed in this cluster, or you may not see them. Deploy one with: penstock pipeline deploy DIR"));
       fill(workers, table(["worker", "host", "pipelines", ">memory", "Spark", "Penstock", "last report"], found.workers.map(worker),
-        "No worker runs. Start one with: penstock pipeline worker --data DIR"));
+        "No worker is running. Start one with: penstock pipeline worker --data DIR"));
       fill(list, found.pipelines.length ? found.pipelines.map(pipeline)
         : h("p", { class: "soft" }, "No pipelines of this user yet. Create one with: penstock pipeline init NAME"));
       for (const each of found.queries) names.set(each.id, each.name);
       fill(queries, table(["query", "application", "state", ">rows", ">rows/s", ">batch time", ">lag", "last report", "last error"],
-        found.queries.map(query), "No queries report here. To add one, call in its PySpark program: penstock.spark.watch(spark, \"HOST:PORT\")"));
+        found.queries.map(query), "No queries report to this console. To add one, call this in its PySpark program: penstock.spark.watch(spark, \"HOST:PORT\")"));
     } catch (error) { fill(list, h("p", { class: "error" }, error.message)); }
   }
   const stop = every(2000, load);
@@ -57,7 +57,7 @@ function pipeline(each) {
     each.error ? h("p", { class: "error" }, each.error) : null,
     table(["flow", "status", ">rows", ">rows/s", ">batch time", ">lag", "last error"], each.flows.map((flow) => [
       flow.name, String(flow.status).toLowerCase(), flow.streaming ? count(flow.rows) : "–", flow.batch === null ? "–" : count(Math.round(flow.rows_per_s)),
-      flow.batch === null ? "–" : `${(flow.batch_ms / 1000).toFixed(1)} s`, count(flow.lag), flow.error || ""]), "it was never run; run it with: penstock pipeline run"));
+      flow.batch === null ? "–" : `${(flow.batch_ms / 1000).toFixed(1)} s`, count(flow.lag), flow.error || ""]), "this pipeline has never run; to run it: penstock pipeline run"));
 }
 
 function query(each) {

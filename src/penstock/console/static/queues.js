@@ -57,7 +57,7 @@ export function queue(main, topic, group) {
     { figure: "oldest_s", title: "Age of the oldest job", unit: "seconds", id: "oldest-chart" },
     { figure: "rates", title: "Jobs per second", unit: "rate", id: "rates-chart" },
     { figure: "redelivered", title: "Jobs that were delivered before", unit: "count", id: "redelivered-chart",
-      empty: "Not known while no worker is connected." },
+      empty: "Unknown while no worker is connected." },
     { figure: "members", title: "Members", unit: "count", id: "members-chart" },
     { figure: "letters", title: "Dead letters", unit: "count", id: "letters-chart", empty: "The group has no dead-letter topic, or you may not read it." }]);
   const places = h("div", { class: "panel", id: "queue-partitions" });
@@ -88,17 +88,17 @@ export function queue(main, topic, group) {
 
   function told(found) {
     if (found.letters_topic === null) return "You may not see the settings of the group.";
-    if (!found.letters_topic) return "The group has no dead-letter topic: jobs that are given up are gone. Set errors.deadletterqueue.topic.name for the group to keep them.";
+    if (!found.letters_topic) return "The group has no dead-letter topic: jobs that are given up are lost. To keep them, set errors.deadletterqueue.topic.name for the group.";
     const link = h("a", { href: `#/topics/${encodeURIComponent(found.letters_topic)}` }, found.letters_topic);
     return found.letters === null ? ["Dead letters go to ", link, ", which does not exist yet, or which you may not read."]
-      : ["At most ", count(found.letters), " in ", link, " were not sent back yet."];
+      : ["At most ", count(found.letters), " in ", link, " have not been sent back yet."];
   }
 
   async function look() {
     peek.disabled = true;
     try {
       const found = await post("/api/read/jobs", { topic, group, limit: 20 });
-      fill(waiting, found.jobs.length ? [h("p", { class: "soft" }, `The first ${jobs(found.jobs.length)} of ${count(found.depth)} that are not done, read from the log. Some may be with workers, and later ones may be done.`), found.jobs.map(job)]
+      fill(waiting, found.jobs.length ? [h("p", { class: "soft" }, `The first ${jobs(found.jobs.length)} of ${count(found.depth)} that are not done, read from the log. Some may be in flight, and later ones may already be done.`), found.jobs.map(job)]
         : h("p", { class: "soft" }, "All jobs are done."));
     } catch (failure) { fill(waiting, h("p", { class: "error" }, failure.message)); }
     peek.disabled = false;
@@ -107,10 +107,10 @@ export function queue(main, topic, group) {
   function redrive() {
     const body = (values) => ({ group, to: values.to, error: values.error, limit: values.limit.trim() ? whole(values.limit, "the limit") : null });
     ask(`Redrive the dead letters of ${group}`, [
-      { name: "error", label: "Only with this text in their error" },
+      { name: "error", label: "Only those whose error contains this text" },
       { name: "to", label: "To another topic (empty: where they came from)" },
       { name: "limit", label: "At most (empty: all)", value: "1000", inputmode: "numeric" }], {
-      note: "Correct the cause first, or they come back. Each is sent back once, also if this is interrupted and started again.",
+      note: "Correct the cause first, or they will come back. Each is sent back once, even if the redrive is interrupted and started again.",
       lookButton: "Show what would be sent", button: "Send them back", danger: true,
       look: async (values) => {
         const plan = await post("/api/read/redrive", body(values));
@@ -139,8 +139,8 @@ function job(record) {
 function planned(plan) {
   const lines = Object.entries(plan.sent).map(([to, number]) => `${jobs(number)} to ${to}`);
   if (plan.left) lines.push(`Left in ${plan.topic}, with other errors: ${count(plan.left)}`);
-  if (plan.unknown) lines.push(`Left in ${plan.topic}, because they do not say where they came from: ${count(plan.unknown)}`);
-  if (plan.without_copy) lines.push(`Left in ${plan.topic}, because the group does not copy records to its letters: ${count(plan.without_copy)}`);
+  if (plan.unknown) lines.push(`Left in ${plan.topic}, because they do not say which topic they came from: ${count(plan.unknown)}`);
+  if (plan.without_copy) lines.push(`Left in ${plan.topic}, because the group does not copy records to its dead letters: ${count(plan.without_copy)}`);
   const errors = plan.errors.map(([text, number]) => `${count(number)} x ${text || "without an error"}`);
   return h("ul", { id: "plan" }, lines.map((line) => h("li", {}, line)), errors.length ? h("li", {}, "Their errors: ", errors.join("; ")) : null);
 }

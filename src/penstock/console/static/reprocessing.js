@@ -13,18 +13,18 @@ export function backfill(each) {
   if (!each) return "–";
   const part = each.total ? Math.floor((100 * each.done) / each.total) : 100;
   const left = each.left_s === null ? "" : `, ${seconds(each.left_s)} left`;
-  const lost = each.lost ? `, ${count(each.lost)} deleted before` : "";
+  const lost = each.lost ? `, ${count(each.lost)} deleted before they were read` : "";
   return `${each.state.toLowerCase()}: ${part} % of ${count(each.total)}${each.per_s ? `, ${rate(each.per_s)}` : ""}${left}${lost}`;
 }
 
 function planned(plan) {
-  const lines = [`${records(plan.records)} in ${count(plan.partitions)} ${plan.partitions === 1 ? "partition" : "partitions"}, of ${at(plan.from_ms)} to ${at(plan.to_ms)}`];
+  const lines = [`${records(plan.records)} in ${count(plan.partitions)} ${plan.partitions === 1 ? "partition" : "partitions"}, from ${at(plan.from_ms)} to ${at(plan.to_ms)}`];
   if (plan.left_out) lines.push(`Left out, because the flow reads them itself: ${records(plan.left_out)}`);
   if (plan.deleted) {
-    const oldest = plan.oldest_ms > 0 ? `, the oldest record there is of ${at(plan.oldest_ms)}` : "";
-    lines.push(`Deleted by retention, in partitions in which the range begins earlier: ${records(plan.deleted)}${oldest}`);
+    const oldest = plan.oldest_ms > 0 ? `, the oldest record there is from ${at(plan.oldest_ms)}` : "";
+    lines.push(`Deleted by retention, in partitions that start after the beginning of the range: ${records(plan.deleted)}${oldest}`);
   }
-  if (plan.repeated) lines.push(`Read a second time: ${records(plan.repeated)}. Their rows are in the result twice, unless it replaces rows by key`);
+  if (plan.repeated) lines.push(`Read again: ${records(plan.repeated)}. Their rows will be in the result twice, unless it replaces rows by key`);
   return h("ul", { id: "plan" }, lines.map((line) => h("li", {}, line)));
 }
 
@@ -40,8 +40,8 @@ export function backfills(name, act) {
     ask(`Backfill ${flow}`, [
       { name: "since", label: "From", placeholder: "2026-01-31T12:00:00Z (UTC by default), or 7d (ago: s m h d w)", required: true },
       { name: "to", label: "To", placeholder: "now" },
-      { name: "again", label: "Read records again that the flow has read before (--again)", kind: "checkbox" }], {
-      note: "The running stream reads older records of its topics beside new ones, into the same table, each exactly once. The range is that of the records' timestamps.",
+      { name: "again", label: "Read records again that the flow has already read (--again)", kind: "checkbox" }], {
+      note: "The running stream reads older records of its topics beside new ones, into the same table, each exactly once. The range refers to the timestamps of the records.",
       lookButton: "Show what would be read", button: "Begin backfill",
       look: async (values) => {
         plan = await post(`/api/read/backfill/${encodeURIComponent(name)}`, body(values));
@@ -57,10 +57,10 @@ export function backfills(name, act) {
 
   function cancel(flow) {
     ask(`Cancel the backfill of ${flow}`, [], {
-      button: "Cancel backfill", danger: true, note: "It ends where it is. What it has read stays in the table.",
+      button: "Cancel backfill", danger: true, note: "The backfill stops where it is. The records that it has read stay in the table.",
       send: async () => {
         const ended = await act("cancel-backfill", { flow });
-        toast(`backfill ${ended.id} of ${flow} ends where it is`);
+        toast(`backfill ${ended.id} of ${flow} is being cancelled`);
       },
     });
   }
@@ -107,27 +107,27 @@ export function recompute(name, act) {
     const known = latest.tables;
     const fields = known && known.length
       ? known.map((each) => ({ name: `table ${each}`, label: each, kind: "checkbox", value: true }))
-      : [{ name: "tables", label: "Tables, with commas between them", required: true }];
+      : [{ name: "tables", label: "Tables, separated by commas", required: true }];
     const body = (values) => ({
       tables: known && known.length ? known.filter((each) => values[`table ${each}`]) : values.tables.split(","),
       swap: values.swap, keep: values.keep,
     });
     ask(`Recompute the tables of ${name}`, [...fields,
-      { name: "swap", label: "Swap", options: [["when-caught-up", "when the new tables have caught up"], ["manual", "by hand, with the button Swap"]] },
+      { name: "swap", label: "Swap", options: [["when-caught-up", "when the new tables have caught up"], ["manual", "by hand, with the Swap button"]] },
       { name: "keep", label: "Keep the old tables for", value: "7d", required: true }], {
-      note: "The running version goes on. A second driver reads the topics from the beginning into new tables, which then take the place of the old ones in one step. All streaming tables are computed again together.",
+      note: "The running version continues. A second driver reads the topics from the beginning into new tables, which then replace the old ones in one step. All streaming tables are recomputed together.",
       lookButton: "Check", button: "Begin recompute",
       look: async (values) => ({ content: checked(await post(`/api/read/recompute/${encodeURIComponent(name)}`, body(values))) }),
       send: async (values) => {
         await act("recompute", body(values));
-        toast(`the tables of ${name} are computed again`);
+        toast(`the tables of ${name} are being recomputed`);
       },
     });
   }
 
   function checked({ tables, deleted }) {
     const lost = Object.entries(deleted).map(([topic, number]) => h("li", {}, `Retention has deleted the first records of ${topic} (${records(number)}): the new tables will not have them`));
-    return h("ul", { id: "plan" }, h("li", {}, `Computed again, from the beginning of their topics: ${tables.join(", ")}`), lost);
+    return h("ul", { id: "plan" }, h("li", {}, `Recomputed from the beginning of their topics: ${tables.join(", ")}`), lost);
   }
 
   function confirm(button, action, title, note, done, danger = false) {
@@ -137,11 +137,11 @@ export function recompute(name, act) {
 
   const buttons = {
     begin: h("button", { hidden: true, onclick: begin }, "Recompute"),
-    swap: confirm("Swap", "swap", `Swap the tables of ${name}`, "The new tables take the place of the old ones as soon as they have caught up. Updates pause for one round and the start of Spark.",
-      `the tables of ${name} are swapped as soon as the new ones have caught up`),
-    cancel: confirm("Cancel recompute", "cancel-recompute", `Cancel the recompute of ${name}`, "The new tables are deleted. The old ones stay as they are.", `the recompute of ${name} is cancelled`, true),
-    back: confirm("Swap back", "swap-back", `Swap the tables of ${name} back`, "The pipeline returns to the tables and the version before the last swap. They continue where they stopped. The tables of now are kept for the same time.",
-      `${name} returns to the tables before the swap`),
+    swap: confirm("Swap", "swap", `Swap the tables of ${name}`, "The new tables replace the old ones as soon as they have caught up. Updates pause for one round and the start of Spark.",
+      `the tables of ${name} will be swapped as soon as the new ones have caught up`),
+    cancel: confirm("Cancel recompute", "cancel-recompute", `Cancel the recompute of ${name}`, "The new tables are deleted. The old ones stay as they are.", `the recompute of ${name} is being cancelled`, true),
+    back: confirm("Swap back", "swap-back", `Swap the tables of ${name} back`, "The pipeline returns to the tables and the version before the last swap. They continue where they stopped. The current tables are kept for the same time.",
+      `${name} is returning to the tables before the swap`),
   };
   element.append(story, h("div", { class: "bar" }, Object.values(buttons)));
 
@@ -157,7 +157,7 @@ export function recompute(name, act) {
       const key = JSON.stringify([running, found.kept]);
       if (key === told) return;
       told = key;
-      fill(story, running ? progress(running) : h("p", { class: "soft" }, "No tables are computed again at the moment."),
+      fill(story, running ? progress(running) : h("p", { class: "soft" }, "No tables are being recomputed."),
         found.kept ? h("p", {}, `The tables before the last swap, of version ${found.kept.version}, are kept until ${at(found.kept.until_ms)}.`) : null);
     },
   };
@@ -167,7 +167,7 @@ function progress(running) {
   const lines = [`${running.tables.join(", ")} with version ${running.version}, since ${at(running.began_ms)}: ${running.stage}, ${running.state.toLowerCase()}${running.rounds ? `, round ${count(running.rounds)}` : ""}`];
   if (running.lag !== null) lines.push(`New tables: ${records(running.lag)} behind their topics${running.served_lag === null ? "" : `; served tables: ${count(running.served_lag)}`}`);
   const byHand = running.swap === "manual" && !running.swap_asked;
-  if (!byHand) lines.push("They take the place of the old ones when they have caught up.");
-  else lines.push(running.caught_up ? "They have caught up: swap them." : "They are swapped by hand.");
+  if (!byHand) lines.push("The new tables replace the old ones when they have caught up.");
+  else lines.push(running.caught_up ? "The new tables have caught up: press Swap to put them in use." : "The new tables are put in use with the Swap button.");
   return [lines.map((line) => h("p", {}, line)), running.error ? h("div", { class: "failure", role: "alert" }, running.error) : null];
 }

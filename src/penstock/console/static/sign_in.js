@@ -14,7 +14,7 @@ export function signIn(answer, error) {
         h("label", {}, "User", user), h("label", {}, "Password", password)] : null,
       h("p", { class: "error", role: "alert" }, error),
       h("div", { class: "bar" }, answer.passwords ? button : null,
-        answer.provider ? h("a", { class: "button", href: "/oauth/start" }, "Sign in at the provider") : null));
+        answer.provider ? h("a", { class: "button", href: "/oauth/start" }, "Sign in with the provider") : null));
     const dialog = h("dialog", { id: "sign-in" }, form);
     form.addEventListener("submit", (event) => {
       event.preventDefault();

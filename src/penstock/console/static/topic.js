@@ -51,8 +51,8 @@ function partitions(body, found, load) {
         each.next_offset === null ? "–" : count(each.next_offset - each.first_offset), size(each.size_bytes)])));
 
   function grow() {
-    ask(`Add partitions to ${found.name}`, [{ name: "total", label: `Partitions in all (now ${found.partitions})`, required: true, inputmode: "numeric" }], {
-      button: "Add", note: "Partitions cannot be removed later, and new records of a key may go to another partition than its older records.",
+    ask(`Add partitions to ${found.name}`, [{ name: "total", label: `Total number of partitions (now ${found.partitions})`, required: true, inputmode: "numeric" }], {
+      button: "Add", note: "Partitions cannot be removed later, and new records of a key may go to a different partition than its older records.",
       send: async ({ total }) => {
         await post(`/api/change/partitions/${encodeURIComponent(found.name)}`, { total: whole(total, "partitions") });
         toast(`${found.name} has ${total} partitions`);
@@ -98,7 +98,7 @@ async function settings(body, name, found) {
   function remove() {
     ask(`Delete ${name}`, [{ name: "typed", label: `Type ${name} to confirm` }], {
       button: "Delete for good", danger: true,
-      note: `All records of ${count(found.partitions)} partitions are lost. ${found.groups.length ? `Groups read it: ${found.groups.join(", ")}.` : ""}`,
+      note: `All records of its ${count(found.partitions)} partitions will be lost. ${found.groups.length ? `These groups read it: ${found.groups.join(", ")}.` : ""}`,
       send: async ({ typed }) => {
         await post(`/api/change/delete/${path}`, { typed });
         toast(`topic ${name} was deleted`);

@@ -81,7 +81,9 @@ def _walk(folder: Path, prefix: str, rules: IgnoreRules) -> Iterator[str]:
         if rules.ignores(path, is_folder=is_folder):
             continue
         if not path.isprintable():
-            raise PipelineError(f"{path!r}: rename this file to printable characters, or {_HINT}")
+            raise PipelineError(
+                f"{path!r}: rename this file so that all characters are printable, or {_HINT}"
+            )
         if is_folder:
             yield from _walk(folder / entry.name, path + "/", rules)
         elif entry.is_symlink() or entry.is_file():
@@ -123,8 +125,8 @@ def _inner_link(path: str, source: Path) -> str:
     target = os.readlink(source)
     if not _stays_inside(path, target):
         raise PipelineError(
-            f"{path} is a link to {target}, which is not in the project: replace it by a copy, or "
-            f"{_HINT}"
+            f"{path} is a link to {target}, which is not in the project: replace it with a copy, "
+            f"or {_HINT}"
         )
     return target
 
@@ -181,7 +183,7 @@ def _extract(archive: bytes, folder: Path) -> None:
                     _write(tar, member, folder / path)
                 elif not member.isdir():
                     raise PipelineError(
-                        f"the archive has {member.name!r}, which is no file of a project"
+                        f"the archive has {member.name!r}, which is not a regular file"
                     )
     except (tarfile.TarError, EOFError, OSError, zlib.error, ValueError) as error:
         if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
@@ -192,9 +194,9 @@ def _extract(archive: bytes, folder: Path) -> None:
 def _checked_path(name: str, links: set[PurePosixPath]) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-        raise PipelineError(f"the archive has {name!r}, which leads out of its folder")
+        raise PipelineError(f"the archive has {name!r}, a path outside its folder")
     if links.intersection((path, *path.parents)):
-        raise PipelineError(f"the archive has {name!r}, which is behind a link")
+        raise PipelineError(f"the archive has {name!r}, whose path goes through a link")
     return path
 
 

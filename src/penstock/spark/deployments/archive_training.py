@@ -56,11 +56,16 @@ class ArchiveTraining:
             own = await self._executor.run(lambda: with_scratch(environment, folder))
             code = await self._train(for_training(own, partial), folder)
             if code == 0 and await self._executor.run(lambda: self._archives.keep(partial)):
-                _log.info("the next drivers start with an archive of Java classes")
+                _log.info(
+                    "a Java class-data archive (CDS) was created; the next drivers start faster"
+                )
             else:
-                _log.info("no archive of Java classes was made; drivers start more slowly")
+                _log.info("no Java class-data archive (CDS) was created; drivers start more slowly")
         except (OSError, TimeoutError) as error:
-            _log.info("no archive of Java classes was made: %s", error or "it took too long")
+            _log.info(
+                "no Java class-data archive (CDS) was created; drivers start more slowly: %s",
+                error or "it took too long",
+            )
         finally:
             await self._executor.run(lambda: _remove(folder, partial))
 

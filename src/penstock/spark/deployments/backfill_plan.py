@@ -101,13 +101,14 @@ def flow_to_fill(
         began, read = from_spark(view["began"]), from_json(view["backfilled"])
     except (KeyError, TypeError, ValueError, AttributeError):
         raise PipelineError(
-            f"the status of {deployment.name} is not as a worker writes it: restart the pipeline"
+            f"the status of {deployment.name} is not valid: restart the pipeline, so that its "
+            "worker writes it again"
         ) from None
     partitions = sum(topics.values())
     if not min(topics.values()) > 0 or partitions > PARTITIONS_MAX:
         raise PipelineError(
-            f"{flow} reads {partitions:,} partitions, as its status says, and a backfill reads at "
-            f"most {PARTITIONS_MAX:,}: restart the pipeline, or divide the flow"
+            f"according to its status, {flow} reads {partitions:,} partitions, but a backfill "
+            f"reads 1 to {PARTITIONS_MAX:,}: restart the pipeline, or split the flow"
         )
     return FlowToFill(flow, sources, topics, began, read)
 
@@ -132,8 +133,8 @@ def _check_kind(version: Version, flow: str) -> None:
 def _stateful(flow: str) -> PipelineError:
     return PipelineError(
         f"{flow} keeps state or has a watermark, so it cannot be backfilled: old records would be "
-        "dropped as late, or be added to results that have been written. Let it begin again with "
-        f"an earlier startingOffsets instead: penstock pipeline deploy --reset {flow}"
+        "dropped as late, or be added to results that have been written. Restart it with an "
+        f"earlier startingOffsets instead: penstock pipeline deploy --reset {flow}"
     )
 
 
@@ -162,8 +163,8 @@ def _sources(graph: object, flow: str) -> list[str]:
             name = view.removeprefix("view:")
             if len(readers) > 1:
                 raise PipelineError(
-                    f"{flow} reads the view {name}, and so do other flows: Spark does not tell a "
-                    "source which of them reads it. Read the topic in the flow itself"
+                    f"{flow} reads the view {name}, which other flows also read; Spark does not "
+                    "say for which of them it reads. Read the topic in the flow itself"
                 )
             found.add(name)
             waiting.append(view)
@@ -207,7 +208,7 @@ def check_figures(flow: FlowToFill, found: Figures, *, again: bool) -> None:
     if found.records:
         return
     if again or not found.left_out:
-        raise PipelineError("there are no records in this range: nothing is to be backfilled")
+        raise PipelineError("there are no records in this range: there is nothing to backfill")
     if flow.began:
         why = f"{flow.name} has read them, or a backfill has"
     else:
@@ -216,8 +217,8 @@ def check_figures(flow: FlowToFill, found: Figures, *, again: bool) -> None:
             "Penstock that did not note where it began"
         )
     raise PipelineError(
-        f"the {found.left_out:,} records in this range are taken as read: {why}. To read them a "
-        "second time, add --again"
+        f"the {found.left_out:,} records in this range count as already read: {why}. To read them "
+        "again, add --again"
     )
 
 

@@ -151,7 +151,9 @@ async def cancelled(catalog: Catalog, name: str, flow: str) -> BackfillRequest:
     def change(old: Deployment) -> Deployment:
         found = open_request(old, catalog.statuses.get(name), flow)
         if found is None:
-            raise PipelineError(f"{flow} has no backfill that could be cancelled")
+            raise PipelineError(
+                f"{flow} has no backfill to cancel: see penstock pipeline backfill {name} --list"
+            )
         ended.append(found)
         changed = [
             replace(each, cancelled=True) if each.id == found.id else each for each in old.backfills

@@ -119,7 +119,7 @@ class Catalog:
         async with AsyncExitStack() as stack:
             await self._admin.start()
             stack.push_async_callback(self._admin.close)
-            with rights_named("look at deployed pipelines", LOOKING):
+            with rights_named("view deployed pipelines", LOOKING):
                 await self._prepare_topics()
                 if not self.is_empty_cluster:
                     await self._follower.start()
@@ -172,7 +172,7 @@ class Catalog:
         """Waits until everything that is in the topics now is read."""
         if self.is_empty_cluster:
             return
-        with rights_named("look at deployed pipelines", LOOKING):
+        with rights_named("view deployed pipelines", LOOKING):
             found = await self._admin.list_offsets(dict.fromkeys(FOLLOWED, "latest"))
         ends = {partition: 0 if at is None else at.offset for partition, at in found.items()}
         await self._follower.reach(ends)

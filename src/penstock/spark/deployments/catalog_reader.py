@@ -81,7 +81,7 @@ class Follower:
 
     def _check(self) -> None:
         if is_refusal(self._failure):
-            raise refusal("look at deployed pipelines", LOOKING, self._failure)
+            raise refusal("view deployed pipelines", LOOKING, self._failure)
         if self._task is None:
             raise PipelineError("the catalog is closed")
         if self._task.done():

@@ -206,13 +206,13 @@ def given_up_text(old: Deployment, new: Deployment, status: Status | None) -> st
         return ""
     given_up = []
     if flows := sorted(pending_resets(old, status).keys() - set(new.reset_flows)):
-        given_up.append(f"the flows that begin again ({', '.join(flows)})")
+        given_up.append(f"the reset of flows ({', '.join(flows)})")
     recompute = old.recompute
     if recompute is not None and recompute.version == old.version and new.recompute is None:
         given_up.append("the recompute")
     if not given_up:
         return ""
-    return f"; not done, because it was meant for another version: {', '.join(given_up)}"
+    return f"; dropped what was pending for the other version: {', '.join(given_up)}"
 
 
 def removals(view: CatalogView, newest: Version) -> Iterator[Removal]:

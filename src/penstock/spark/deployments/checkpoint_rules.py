@@ -62,11 +62,11 @@ class Decision:
 
     def _text(self, change: FlowChange) -> str:
         if change.flow in self.reset:
-            return f"begins again without its checkpoint ({change.reason})"
+            return f"restarts without its checkpoint ({change.reason})"
         if change.flow in self.pending and change.outcome != "removed":
             return (
-                "begins again without its checkpoint, as was asked for earlier and is not done "
-                f"yet: --keep-checkpoint {change.flow} keeps it"
+                "restarts without its checkpoint, because of an earlier --reset that is still "
+                f"pending; to keep the checkpoint: --keep-checkpoint {change.flow}"
             )
         match change.outcome:
             case "new" | "removed":
@@ -74,7 +74,7 @@ class Decision:
             case "recomputed":
                 return change.reason
             case "not kept":
-                return f"keeps its checkpoint because you say so ({change.reason})"
+                return f"keeps its checkpoint, as --keep-checkpoint asks ({change.reason})"
             case _:
                 return f"keeps its checkpoint ({change.reason})"
 
@@ -119,7 +119,7 @@ def decide(
                     f"{', '.join(known) or 'unknown'}"
                 )
     if both := sorted(set(reset) & set(keep)):
-        raise PipelineError(f"{both[0]} has both --reset and --keep-checkpoint: give one")
+        raise PipelineError(f"{both[0]} has both --reset and --keep-checkpoint: use one, not both")
     for flow in keep:
         if known[flow].outcome == "moved":
             raise PipelineError(
@@ -142,7 +142,7 @@ def _refusal(missing: Sequence[FlowChange]) -> str:
     first = missing[0].flow
     return (
         f"nothing was changed, because these flows cannot keep their checkpoints: {flows}. Choose "
-        f"for each flow: --reset {first} (it begins again without its checkpoint) or "
+        f"for each flow: --reset {first} (it restarts without its checkpoint) or "
         f"--keep-checkpoint {first} (you know that the checkpoint still fits)"
     )
 
@@ -152,18 +152,18 @@ def _added(flow: str, former: Former | None, after: str) -> FlowChange:
     earlier version, of a deployment that was deleted, or of runs of the project."""
     found = parse_fingerprint(after)
     if found is not None and found.kind == "batch":
-        return FlowChange(flow, "new", "it has no checkpoint, it is computed in every round")
+        return FlowChange(flow, "new", "it has no checkpoint: it is computed in every round")
     change = None if former is None else _compared(flow, former.fingerprint, after)
     if former is None or change is None or change.outcome in ("new", "moved"):
         return FlowChange(
             flow,
             "new",
-            "it begins without a checkpoint, unless its storage has one of this name: then it goes "
-            "on from there",
+            "it starts without a checkpoint, unless its storage has one with this name: then it "
+            "continues from there",
         )
-    reason = f"version {former.version} had this flow, and its checkpoint stayed"
+    reason = f"version {former.version} had this flow, and its checkpoint was kept"
     if change.outcome in ("unchanged", "kept"):
-        return FlowChange(flow, "kept", f"{reason}: it goes on from there")
+        return FlowChange(flow, "kept", f"{reason}: it continues from there")
     return FlowChange(flow, change.outcome, f"{reason}, but {change.reason}")
 
 
@@ -180,9 +180,9 @@ def _compared(flow: str, before: str, after: str | None) -> FlowChange:
 
 def _changed(flow: str, old: Fingerprint, new: Fingerprint) -> FlowChange:
     if new.kind == "batch":
-        return FlowChange(flow, "recomputed", "has no checkpoint, it is computed in every round")
+        return FlowChange(flow, "recomputed", "has no checkpoint: it is computed in every round")
     if old.kind == "batch":
-        return FlowChange(flow, "new", "it was no stream before")
+        return FlowChange(flow, "new", "it was not a stream before")
     if old.place != new.place:
         return FlowChange(flow, "moved", "its target or its database changed")
     if old.sources != new.sources:

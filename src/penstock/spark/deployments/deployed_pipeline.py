@@ -396,7 +396,7 @@ class DeployedPipeline:
                 else known
             ),
             "swapped",
-            f"{tables}: generation {recompute.generation} took the place of generation "
+            f"{tables}: generation {recompute.generation} replaced generation "
             f"{deployment.generation}",
         )
 

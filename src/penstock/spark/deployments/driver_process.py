@@ -190,8 +190,8 @@ class DriverProcess:
         _, still_open = await asyncio.wait(reading, timeout=_LAST_WORDS_S)
         if still_open:
             _log.warning(
-                "a process that was started by driver %s still has its output open, and cannot be "
-                "found: it is not killed", self.pid,
+                "a process that driver %s started still holds its output open, but cannot be "
+                "found, so it was not killed", self.pid,
             )  # fmt: skip
         for task in still_open:
             task.cancel()
@@ -215,8 +215,8 @@ class DriverProcess:
             self._odd += 1
             if self._odd % _ODD_TOLD_EVERY == 1:
                 _log.warning(
-                    "driver %s wrote an event that cannot be used (%s: %s; %d of them so far): %s; "
-                    "the code of the pipeline must not write to the descriptor of the events",
+                    "driver %s wrote an invalid event (%s: %s; %d so far): %s; the pipeline's code "
+                    "must not write to the file descriptor for events",
                     self.pid, type(error).__name__, error, self._odd, line[:_ODD_SHOWN].rstrip(),
                 )  # fmt: skip
 
@@ -253,4 +253,6 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
         try:
             return await reader.readline()
         except ValueError:
-            _log.warning("a driver has written an event of more than %d bytes", _EVENT_BYTES_MAX)
+            _log.warning(
+                "ignored an event of a driver, because it has more than %d bytes", _EVENT_BYTES_MAX
+            )

@@ -130,9 +130,9 @@ def begun(old: Deployment, version: int, order: RecomputeOrder, now_ms: int) -> 
     check_no_recompute(old)
     if any(not each.cancelled for each in old.backfills):
         raise PipelineError(
-            f"{old.name} has read older records by a backfill, and new tables would not have them: "
-            f"let its flows begin again instead, from the beginning (startingOffsets=earliest), "
-            "with penstock pipeline deploy --reset FLOW"
+            f"{old.name} read older records in a backfill, and recomputed tables would not have "
+            "them. Restart its flows from the beginning instead: set startingOffsets=earliest, "
+            "then penstock pipeline deploy --reset FLOW"
         )
     # After a deletion the last number may be unknown: so it is made from the time.
     number = max(

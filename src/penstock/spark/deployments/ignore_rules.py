@@ -64,7 +64,8 @@ def parse_ignore(text: str) -> list[str]:
             continue
         if line.startswith("!"):
             raise PipelineError(
-                f"{IGNORE_NAME} has {line!r}: exceptions are not supported, name what is left out"
+                f"{IGNORE_NAME} has {line!r}: patterns with ! are not supported. List only what to "
+                "leave out"
             )
         found.append(line)
     return found

@@ -62,7 +62,7 @@ class FailedWrites:
         self._last = told
         if self._repeated % _TOLD_EVERY == 0:
             _log.warning(
-                "cannot write %s: %s (%d failed so far; pipelines go on)",
+                "cannot write %s: %s (%d failures so far; the pipelines continue)",
                 self._what, told, self.count,
             )  # fmt: skip
 

@@ -239,7 +239,7 @@ class Ownership:
             try:
                 await self._member.poll()
             except ClientError as error:
-                _log.warning("this worker cannot join the group of workers yet: %s", error)
+                _log.warning("this worker cannot join the worker group yet, retrying: %s", error)
                 await self._cluster.clock.sleep(_PAUSE_S)
                 self._news.set()
             await self._news.wait()
@@ -265,7 +265,10 @@ class Ownership:
         self._lease.end()
         names = _names(pipelines)
         if names:
-            _log.warning("lost the pipelines %s: the group has moved on", ", ".join(names))
+            _log.warning(
+                "this worker is no longer a member of its group: killing its pipelines: %s",
+                ", ".join(names),
+            )
         self._kill(names)
         await self._end(names)
 
@@ -297,7 +300,7 @@ class Ownership:
         try:
             await asyncio.wait([stop], timeout=self.options.stop_timeout_s)
             if not stop.done():
-                _log.warning("pipeline %s does not stop; killing it", name)
+                _log.warning("pipeline %s did not stop in time; killing it", name)
                 self._kill([name])
                 await asyncio.wait([stop])
             stop.result()
@@ -352,9 +355,9 @@ class Ownership:
         """Logs an error that does not pass by itself, once."""
         if code != self._refusal and code not in _PASSING:
             _log.warning(
-                "the group's coordinator refuses to renew the lease of this worker, which cannot "
-                "run pipelines without it: %s; check that %s exists and that this worker may read "
-                "it and the group %s",
+                "the group coordinator refuses to renew this worker's lease (%s), and without a "
+                "lease it cannot run pipelines: check that %s exists, and that this worker may "
+                "read it and the group %s",
                 ErrorCode(code).name,
                 self.options.commit_to.topic,
                 self.options.group_id,
@@ -422,7 +425,8 @@ class Ownership:
         if not names:
             return
         _log.warning(
-            "the lease has ended without an answer of the group's coordinator; killing %s",
+            "the lease of this worker expired because the group coordinator did not answer: "
+            "killing %s",
             ", ".join(names),
         )
         self._kill(names)

@@ -33,6 +33,7 @@ from penstock.spark.deployments.starting import is_starting
 from penstock.spark.deployments.status_writer import StatusWriter
 from penstock.spark.deployments.supervisor import Supervisor
 from penstock.spark.deployments.supervisor_events import (
+    ACTIONS,
     BeginRound,
     Defined,
     DriverEnded,
@@ -188,7 +189,7 @@ class PipelineTask:
         try:
             await self._do(effect)
         except Exception as error:  # noqa: BLE001 - one error must not end the pipeline
-            self._fail(f"cannot {type(effect).__name__}", error)
+            self._fail(f"cannot {ACTIONS[type(effect)]}", error)
             if isinstance(effect, StartDriver) and self._driver is None:
                 self._end(effect.run, self._cancelled.pop(effect.run, ""))
 
@@ -196,7 +197,7 @@ class PipelineTask:
         if isinstance(error, WRITE_ERRORS):
             self._break_off(str(error))
         else:
-            _log.exception("%s: %s; the pipeline is tried again", self.name, what)
+            _log.exception("pipeline %s: %s; trying again", self.name, what)
             self._break_off(f"{what}: {type(error).__name__}: {error}; see the log of its worker")
 
     def _break_off(self, why: str) -> None:
@@ -260,7 +261,7 @@ class PipelineTask:
         try:
             self.handle(Tick())
         except Exception as error:  # noqa: BLE001 - one error must not end the pipeline
-            self._fail("cannot go on", error)
+            self._fail("the pipeline's timer failed", error)
             self._timer = asyncio.get_running_loop().call_later(_TICK_MOST_S, self._on_timer)
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[None]:
@@ -395,7 +396,7 @@ class PipelineTask:
             try:
                 tell(self._lineage)
             except Exception:  # noqa: BLE001 - lineage must not disturb the pipeline
-                _log.exception("cannot tell the lineage of %s; it goes on", self.name)
+                _log.exception("cannot report the lineage of pipeline %s; it continues", self.name)
 
     def _stop(self, effect: StopDriver) -> None:
         if self._driver is None:
@@ -432,7 +433,7 @@ class PipelineTask:
         """Asks the driver for rows of a table."""
         table = table_named(self.view.graph, request.node)
         if self._driver is None:
-            found = Preview(error="the pipeline has no driver now: rows are shown while it runs")
+            found = Preview(error="not running: rows can be shown only while the pipeline runs")
         elif why := refused(self.view.graph, request):
             found = Preview(error=why)
         else:

@@ -280,7 +280,9 @@ class Preparation:
 def _check_entry(root: Path, version: Version) -> None:
     entry = root / version.entry
     if not entry.resolve().is_relative_to(root.resolve()) or not entry.is_file():
-        raise PipelineError(f"version {version.number} has no file {version.entry}: deploy it")
+        raise PipelineError(
+            f"version {version.number} has no file {version.entry}: add the file and deploy again"
+        )
 
 
 def _is_changeable(name: str) -> bool:

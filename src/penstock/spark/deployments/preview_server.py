@@ -35,7 +35,7 @@ _ANSWERS_MAX: Final = 16
 _POLL_MS: Final = 1_000
 _REST_S: Final = 10.0
 _REPLICAS: Final = 3
-BUSY: Final = "its worker answers other previews: try again in a moment"
+BUSY: Final = "its worker is busy with other previews: try again in a moment"
 
 Ask = Callable[[PreviewRequest], Awaitable[Preview] | None]
 """Returns None if this worker does not run the pipeline."""

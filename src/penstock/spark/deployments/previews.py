@@ -141,11 +141,11 @@ def refused(graph: Mapping[str, Any], request: PreviewRequest) -> str:
     if not table_named(graph, node):
         return f"{node} is not a table of this pipeline"
     if unknown := unknown_sources(graph, node):
-        return f"it cannot be checked who may see rows of {node}: {unknown}"
+        return f"cannot check who may see the rows of {node}: {unknown}"
     if sources(graph, node) - set(request.topics):
         return (
-            f"{node} is made from other topics than those that you were found to have the right to "
-            "read: load the page again, in a console of the version of the workers"
+            f"{node} reads topics for which the console did not check your rights: reload the "
+            "page, and use a console of the same version as the workers"
         )
     return ""
 

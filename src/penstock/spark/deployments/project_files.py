@@ -150,7 +150,10 @@ def _definitions(
             if not name.endswith(_CODE):
                 raise PipelineError(f"{name} is neither Python nor SQL: move it out of {pattern}")
             if name not in texts:
-                raise PipelineError(f"{name} is a definition, but is listed in .penstockignore")
+                raise PipelineError(
+                    f"{name} is a definition, but is listed in .penstockignore: remove it from "
+                    "there"
+                )
             number += 1
             yield name
     if not number:

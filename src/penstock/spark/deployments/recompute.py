@@ -152,7 +152,7 @@ class Recomputation:
         """The swap cannot be made now. Returns the entries for the history."""
         if self.stage in (Stage.DRAINING, Stage.LAST_ROUND, Stage.SWAPPING):
             self.stage = Stage.COMPUTING
-            return [("swap-put-off", f"{reason}; the old tables stay in use")]
+            return [("swap-put-off", f"{reason}; the old tables remain in use")]
         return []
 
     def _begin(self, recompute: Recompute, seen: Seen) -> None:
@@ -173,7 +173,9 @@ class Recomputation:
         is_steady = self._rounds > 1 and seen.round_s >= limits.steady_ratio * before
         if seen.round_s <= limits.caught_up_s or is_steady:
             self.stage = Stage.CAUGHT_UP
-            rest = "" if self._is_wanted(recompute) else ": swap them with penstock pipeline swap"
+            rest = (
+                "" if self._is_wanted(recompute) else ": to put them in use: penstock pipeline swap"
+            )
             text = f"the new tables have caught up after {self._rounds} rounds{rest}"
             self._events.append(("caught-up", text))
 

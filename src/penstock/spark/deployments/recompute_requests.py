@@ -57,12 +57,12 @@ def check_recompute(
     generations.check_no_recompute(deployment)
     if running is not None and running.kind != "project":
         raise RecomputeRefused(
-            f"{deployment.name} is a script, which decides itself where it writes: deploy it under "
-            "another --name with other tables instead"
+            f"{deployment.name} is a script, and chooses itself where it writes, so it cannot be "
+            "recomputed: deploy it under another --name with other tables"
         )
     if deployment.master.startswith("sc://"):
         raise RecomputeRefused(
-            "tables on a Connect server (sc://) cannot be computed again beside the running ones: "
+            "tables on a Connect server (sc://) cannot be recomputed beside the running ones: "
             "they would have the same names there"
         )
     if parts is not None:

@@ -27,7 +27,8 @@ def check(schedule: Schedule) -> None:
     given = [schedule.continuous, bool(schedule.every_s), bool(schedule.cron)]
     if sum(given) != 1:
         raise ScheduleInvalid(
-            "a schedule is continuous, or every so many seconds, or at the times of cron: give one"
+            "a schedule must be exactly one of: continuous, an interval in seconds, a cron "
+            "expression"
         )
     if schedule.every_s and not schedule.every_s >= _LEAST_EVERY_S:
         raise ScheduleInvalid("rounds must be at least 1 s apart: use a continuous schedule")
@@ -71,4 +72,4 @@ def _next_cron(cron: str, after_ms: int) -> int:
             "the week, such as '0 3 * * *'"
         ) from None
     except StopIteration:
-        raise ScheduleInvalid(f"{cron!r} names a time that never comes: change it") from None
+        raise ScheduleInvalid(f"{cron!r} never matches a time: change it") from None

@@ -46,7 +46,7 @@ def _read(folder: str, name: str) -> str:
     except OSError as error:
         raise SecretMissing(
             f"the secret {name} is missing on this worker ({error.strerror}): write it to {path}, "
-            "for this user only"
+            "readable by this user only"
         ) from None
     text = data.decode("utf-8", errors="replace").removesuffix("\n")
     if len(data) > _BYTES_MAX or "\0" in text or not text:

@@ -145,8 +145,8 @@ class Spares:
         self._failures += 1
         self._retry_at = self._clock.monotonic() + pause_s
         _log.warning(
-            "%s; the next one starts in %d seconds at the earliest, and pipelines start more "
-            "slowly without it", what, pause_s,
+            "%s; the next one starts in %d seconds or later, and until then pipelines start more "
+            "slowly", what, pause_s,
         )  # fmt: skip
 
     async def _start(self) -> None:

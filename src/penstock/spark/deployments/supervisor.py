@@ -251,7 +251,7 @@ class Supervisor:
         error = self._backoff.error
         # A good version that is newer was left by a person, who had a reason.
         can_go_back = deployment.auto_rollback and 0 < self._good_version < version
-        why = f"; it stays at version {version}, which may not be to blame"
+        why = f"; not rolled back from version {version}, because the cause may lie outside it"
         text = f"{error}; the next attempt is in {pause_s:.0f} s"
         self._record(now, "failed", text + why * (outside and can_go_back))
         if can_go_back and not outside and (failure.lasting or self._backoff.is_hopeless):

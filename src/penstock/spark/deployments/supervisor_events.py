@@ -211,6 +211,17 @@ class Released:
 
 Effect = Prepare | StartDriver | BeginRound | StopDriver | Report | Record | RollBack | Released
 
+ACTIONS: Final[dict[type[Effect], str]] = {
+    Prepare: "prepare the pipeline",
+    StartDriver: "start the driver",
+    BeginRound: "begin a round",
+    StopDriver: "stop the driver",
+    Report: "report the status of the pipeline",
+    Record: "write to the history of the pipeline",
+    RollBack: "roll back the pipeline",
+    Released: "release the pipeline",
+}
+"""Completes the sentence "cannot"."""
 TOLD_ERROR_MAX: Final = 2_000
 """How much of an error is kept in a status."""
 

@@ -26,14 +26,14 @@ def waiting_reason(
     """
     deployment, status = deployments[name], statuses.get(name)
     if not live:
-        return f"No worker runs. Start one: {_START} --data DIR"
+        return f"No worker is running. Start one: {_START} --data DIR"
     allowed = [each for each in live if deployment.storage or is_here(status, each.storage_id)]
     if not allowed:
         host = "another machine" if status is None or not status.host else status.host
         return (
             f"No worker may take it: its tables and checkpoints are in the data folder of the "
-            f"worker on {host}, and no worker of this folder runs. Start one there, with the same "
-            f"--data: {_START} --data DIR"
+            f"worker on {host}, and no worker with this folder is running. Start one there, with "
+            f"the same --data: {_START} --data DIR"
         )
     if any(name in each.pipelines for each in allowed):
         return "A worker has it and is about to start it."
@@ -41,7 +41,7 @@ def waiting_reason(
     free = [_free_mb(each, deployments) for each in allowed if each.memory_mb]
     if len(free) < len(allowed) or max(free) >= needed:
         return (
-            "A worker takes it in a moment. If none does, see the logs of the workers: "
+            "A worker will take it in a moment. If none does, see the logs of the workers: "
             "penstock pipeline workers lists them."
         )
     if max(each.memory_mb for each in allowed) < needed:

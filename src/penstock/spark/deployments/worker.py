@@ -221,7 +221,7 @@ class Worker:
             try:
                 await pipeline.run()
             except Exception:  # noqa: BLE001 - one pipeline must not end silently
-                _log.exception("the task of %s has failed; it begins again", pipeline.name)
+                _log.exception("the task of pipeline %s failed; restarting it", pipeline.name)
             pipeline.main.mark_dirty()
             await self._env.clock.sleep(_AGAIN_S)
 
@@ -295,7 +295,7 @@ class Worker:
             try:
                 await self._look_once(number)
             except Exception:  # noqa: BLE001 - whatever it is, pipelines go on
-                _log.exception("cannot look after pipelines; trying again")
+                _log.exception("the periodic check of the pipelines failed; retrying")
             number += 1
             await self._env.clock.sleep(_LOOK_S)
 
@@ -314,7 +314,7 @@ class Worker:
 
     @staticmethod
     async def _tell(pipeline: DeployedPipeline) -> None:
-        with only_logged("tell the progress of", pipeline.name):
+        with only_logged("report the progress of", pipeline.name):
             await pipeline.tell_progress()
 
     async def _keep_spare(self) -> None:

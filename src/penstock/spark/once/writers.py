@@ -57,9 +57,9 @@ class OnceWriter(DataSourceStreamArrowWriter):
         check_sink(options, schema, overwrite=overwrite)
         if not options.sink:
             raise OptionError(
-                "delivery=exactly_once needs a name under which it counts the batches. The name "
-                "must stay the same, and no other query may use it: set .queryName(...) or "
-                '.option("sink", ...)'
+                "delivery=exactly_once needs a name that stays the same and that no other query "
+                "uses, because the cluster counts the query's batches under it: set "
+                '.queryName(...) or .option("sink", ...)'
             )
         self._options = options
         self._plan: Plan | None = None

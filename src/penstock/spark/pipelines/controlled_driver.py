@@ -272,7 +272,9 @@ def _store(path: Path, requests: list[BackfillRequest]) -> None:
         backfill_file.write_requests(path, requests)
     except OSError as error:
         # The thread that calls this also renews the lease.
-        sys.stderr.write(f"cannot tell the streams of backfills: {path}: {error.strerror}\n")
+        sys.stderr.write(
+            f"cannot write the backfill requests for the streams: {path}: {error.strerror}\n"
+        )
 
 
 def main() -> int:

@@ -255,12 +255,12 @@ class Pipeline:
         with self._defined(limit) as (graph, definitions):
             if definitions is None:
                 raise RecomputeRefused(
-                    "tables on a Connect server (sc://) cannot be computed again beside the "
+                    "tables on a Connect server (sc://) cannot be recomputed beside the "
                     "running ones: they would have the same names there"
                 )
             if self._spec.catalog not in (None, "spark_catalog"):
                 raise RecomputeRefused(
-                    f"tables in the catalog {self._spec.catalog} cannot be computed again beside "
+                    f"tables in the catalog {self._spec.catalog} cannot be recomputed beside "
                     "the running ones: they would have the same names there"
                 )
             definitions.check()
@@ -285,8 +285,8 @@ class Pipeline:
             found, missing = flows_to_reset(definitions.flows, flows)
             if missing:
                 text = (
-                    f"{', '.join(missing)}: there is no such flow any more, so nothing begins "
-                    "again; deploy with --reset FLOW if it has a new name"
+                    f"{', '.join(missing)}: this flow no longer exists, so nothing was reset. If "
+                    "it has a new name, deploy with --reset FLOW"
                 )
                 sys.stdout.write(text + "\n")
                 self._events.tell("reset-dropped", flows=missing, text=text)

@@ -167,8 +167,8 @@ class Control:
             for line in self._lines:
                 self._on(json.loads(line))
         except Exception as failure:  # noqa: BLE001 (without this thread nothing renews the lease)
-            sys.stderr.write(f"a command of the worker cannot be done:\n{traceback.format_exc()}")
-            error = f"the driver cannot do a command of its worker: {type(failure).__name__}"
+            sys.stderr.write(f"cannot carry out a command of the worker:\n{traceback.format_exc()}")
+            error = f"the driver cannot carry out a command of its worker: {type(failure).__name__}"
             error = f"{error}: {failure}"[:_ERROR_MAX]
             self._watchdog.tell_last({"event": "end", "state": "FAILED", "error": error})
         self._kill()

@@ -51,12 +51,12 @@ def read_event(line: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(found, dict) or not isinstance(found.get("event"), str):
-        raise ValueError('it is no object with the text "event"')  # noqa: TRY004 (of the text)
+        raise ValueError('it is not an object with a string "event"')  # noqa: TRY004 (of the text)
     return found
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a number in JSON")
 
 
 def flow_event(message: str, root: str = "") -> dict[str, Any] | None:
@@ -299,5 +299,5 @@ def _batch(event: Mapping[str, Any]) -> dict[str, Any]:
 
 def _objects(found: object) -> list[Any]:
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise TypeError("it is no list of objects")
+        raise TypeError("it is not a list of objects")
     return found

@@ -50,8 +50,8 @@ def _message(text: str, frame: re.Match[str] | None) -> str:
         return found["text"]
     if found := _LOCKED.search(text):
         return (
-            f"another process uses the tables of this pipeline ({found['path']}): end it, such as "
-            "a shell or another run, and try again"
+            "another process, such as a shell or another run, is using the tables of this pipeline "
+            f"({found['path']}): stop it and try again"
         )
     for match in _SPARK_CODE.finditer(text):
         if match["code"] not in _WRAPPERS and match["text"].strip():

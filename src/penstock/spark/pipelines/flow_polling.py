@@ -26,7 +26,7 @@ _INVERSE: Final = pow(125, -1, 1 << 61)
 def seconds_for(poll_ms: int) -> int:
     """Returns the number of seconds that Spark takes for this many milliseconds."""
     if poll_ms <= 0 or poll_ms % _STEP_MS:
-        raise ValueError(f"{poll_ms} is no multiple of {_STEP_MS} ms: no setting leads to it")
+        raise ValueError(f"{poll_ms} is not a multiple of {_STEP_MS} ms: no setting leads to it")
     return poll_ms // _STEP_MS * _INVERSE % (1 << 61)
 
 

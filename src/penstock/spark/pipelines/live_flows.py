@@ -155,7 +155,7 @@ class LiveFlows:
     def _error(self, name: str, query: Any) -> str:
         failed = query.exception()
         if failed.isEmpty():
-            return f"the query of the flow {name} has ended, and nobody has stopped it"
+            return f"the query of the flow {name} ended although it was not stopped"
         texts: list[str] = []
         cause = failed.get()
         while cause is not None and len(texts) < _CAUSES_MAX:

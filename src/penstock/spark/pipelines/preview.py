@@ -25,7 +25,7 @@ _NAME_CHARACTERS: Final = 200
 _FILES_MAX: Final = 500
 """With more files, it takes too long to find the newest."""
 _WAITING_MAX: Final = 8
-BUSY: Final = "the driver answers other previews: try again in a moment"
+BUSY: Final = "the driver is busy with other previews: try again in a moment"
 
 Write = Callable[[Mapping[str, Any]], None]
 

@@ -60,14 +60,14 @@ def check_scope(
     if missing := sorted(set(parts.streaming_tables) - set(named)):
         everything = ",".join(sorted({*named, *missing}))
         raise RecomputeRefused(
-            f"the tables {', '.join(missing)} must be named as well: all streaming tables of a "
-            f"pipeline are computed again together. Name them ({everything}), or move them to a "
-            "pipeline of their own"
+            f"add the tables {', '.join(missing)}: all streaming tables of a pipeline are "
+            f"recomputed together. Name {everything}, or move these tables to a pipeline of their "
+            "own"
         )
     if again := sorted(set(parts.sink_flows) & set(running_flows)):
         raise RecomputeRefused(
             f"{', '.join(again)} writes to a topic, and would write its records again. Move it to "
-            "a pipeline of its own, or give it a new name and a new topic: then it begins after "
+            "a pipeline of its own, or give it a new name and a new topic: then it starts after "
             "the swap"
         )
     for source in parts.sources:
@@ -86,5 +86,5 @@ def _check_source(source: Source) -> None:
     if topic := given.get("deadlettertopic"):
         raise RecomputeRefused(
             f"{source.flow} sends bad records to the topic {topic}, and would send them again: use "
-            "badRecords=column in the version that computes the tables again"
+            "badRecords=column in the version that recomputes the tables"
         )

@@ -105,7 +105,7 @@ class Run:
         last = state_files.load_run(root)
         if last is not None and last.content.get("state") not in ENDED and not last.interrupted:
             raise PipelineError(
-                f"{self._project.name} is already run by process {last.content.get('pid')}: "
+                f"process {last.content.get('pid')} is already running {self._project.name}: "
                 "stop that process first"
             )
         state_files.remember(root)
@@ -117,7 +117,9 @@ class Run:
                         event = read_event(line)
                         self.view.apply(event)
                     except Exception as error:  # noqa: BLE001 - whatever it wrote, it is read on
-                        _log.warning("the driver wrote an odd event: %s: %s", error, line[:200])
+                        _log.warning(
+                            "ignored an invalid event of the driver: %s: %s", error, line[:200]
+                        )
                         continue
                     self._save_now_and_then()
                     yield event

@@ -138,8 +138,9 @@ class Definitions:
             location = self._location(name)
             if location is not None and not _is_inside(location, storage):
                 raise RecomputeRefused(
-                    f"the table {short_name(name)} is in {location}: a recompute needs a catalog "
-                    "of its own, and this one is shared with other pipelines"
+                    f"the table {short_name(name)} is in {location}, in a catalog that other "
+                    "pipelines share: a recompute needs a catalog of its own. Move the pipeline's "
+                    "tables to one"
                 )
 
     def reset(self, storage: str, flows: Iterable[Flow]) -> list[str]:

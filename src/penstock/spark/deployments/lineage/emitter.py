@@ -115,8 +115,8 @@ def checked(target: str) -> str:
         return target
     if at.scheme not in ("", "file"):
         raise PipelineError(
-            f"--openlineage does not know {at.scheme}: write an http or https URL, topic:NAME, or "
-            "a file"
+            f"--openlineage does not support {at.scheme}: write an http or https URL, topic:NAME, "
+            "or a file"
         )
     return target
 

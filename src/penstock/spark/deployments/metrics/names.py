@@ -34,7 +34,7 @@ METRICS: Final = (
         "spark",
     ),
     _gauge("penstock_worker_pipelines", "Pipelines that this worker owns."),
-    _gauge("penstock_worker_spares", "Drivers in reserve, by what their Spark does.", "state"),
+    _gauge("penstock_worker_spares", "Drivers in reserve, by the state of their Spark.", "state"),
     _gauge("penstock_worker_memory_bytes", "Memory of all drivers of this worker."),
     _gauge(
         "penstock_worker_memory_limit_bytes",
@@ -42,12 +42,12 @@ METRICS: Final = (
     ),
     _histogram(
         "penstock_worker_spark_start_seconds",
-        "From when a driver was started until its Spark was ready.",
+        "Time from the start of a driver until its Spark was ready.",
     ),
     _gauge(
         "penstock_worker_lease_age_seconds",
-        "Since the lease of this worker was last renewed. Pipelines are killed when it has ended. "
-        "Not reported before the worker has joined its group.",
+        "Time since the lease of this worker was last renewed. Its pipelines are killed when the "
+        "lease expires. Not reported before the worker has joined its group.",
     ),
     _counter(
         "penstock_worker_lineage_events_total",
@@ -57,17 +57,26 @@ METRICS: Final = (
     _gauge("penstock_workers", "Workers that have reported recently, as this worker sees it."),
     _gauge(
         "penstock_unowned_pipelines",
-        "Pipelines that are to run and that no worker runs, as this worker sees it.",
+        "Pipelines that should run but that no worker runs, as this worker sees it.",
     ),
     # Pipelines
     _gauge("penstock_pipeline_version", "The version that runs, or runs next.", "pipeline"),
-    _gauge("penstock_pipeline_state", "1 for the state that it is in.", "pipeline", "state"),
-    _counter("penstock_pipeline_starts_total", "Drivers started for it.", "pipeline"),
-    _counter("penstock_pipeline_failures_total", "Attempts to run it that failed.", "pipeline"),
+    _gauge(
+        "penstock_pipeline_state",
+        "1 for the state that the pipeline is in, 0 for the others.",
+        "pipeline",
+        "state",
+    ),
+    _counter("penstock_pipeline_starts_total", "Drivers started for the pipeline.", "pipeline"),
+    _counter(
+        "penstock_pipeline_failures_total",
+        "Attempts to run the pipeline that failed.",
+        "pipeline",
+    ),
     _histogram("penstock_pipeline_round_seconds", "Rounds that were completed.", "pipeline"),
     _gauge(
         "penstock_pipeline_driver_memory_bytes",
-        "Memory of its driver: Python, the JVM and Python workers.",
+        "Memory of the driver: Python, the JVM and Python workers.",
         "pipeline",
     ),
     _gauge(
@@ -77,7 +86,7 @@ METRICS: Final = (
     ),
     _gauge(
         "penstock_pipeline_flows",
-        "Flows of its last run, those without their own series included.",
+        "Flows of the last run, those without their own series included.",
         "pipeline",
     ),
     _counter("penstock_pipeline_input_rows_total", "Rows read by a flow.", "pipeline", "flow"),
@@ -147,7 +156,7 @@ METRICS: Final = (
     ),
     _counter(
         "penstock_pipeline_dead_letters_total",
-        "Records added to the dead-letter topics of its flows while they ran.",
+        "Records added to the dead-letter topics of the flows while they ran.",
         "pipeline",
     ),
     _gauge(
@@ -164,8 +173,8 @@ METRICS: Final = (
     ),
     _gauge(
         "penstock_pipeline_backfill_idle_seconds",
-        "Since a backfill last read records. While the pipeline is stopped or waits for its time, "
-        "it does not grow.",
+        "Time since a backfill last read records. It does not grow while the pipeline is stopped "
+        "or waits for its next round.",
         "pipeline",
         "flow",
     ),
@@ -188,8 +197,8 @@ METRICS: Final = (
     ),
     _gauge(
         "penstock_pipeline_recompute_idle_seconds",
-        "Since a recompute last read rows, computed a view or completed a round. While the "
-        "pipeline is stopped, it does not grow.",
+        "Time since a recompute last read rows, computed a view or completed a round. It does not "
+        "grow while the pipeline is stopped.",
         "pipeline",
     ),
     _gauge(
@@ -199,7 +208,7 @@ METRICS: Final = (
     ),
     _counter(
         "penstock_pipeline_previews_total",
-        "Requests for rows of its tables that were answered, by outcome.",
+        "Requests for rows of tables that were answered, by outcome.",
         "pipeline",
         "outcome",
     ),
