@@ -43,10 +43,18 @@ Examples:
 
 _Issuer = Annotated[str, typer.Option("--oauth-issuer", metavar="URL", help="The OpenID provider.")]
 _ClientId = Annotated[
-    str, typer.Option("--oauth-client-id", metavar="ID", help="The id of this console there.")
+    str,
+    typer.Option(
+        "--oauth-client-id",
+        metavar="ID",
+        help="The client id of this console at the OpenID provider.",
+    ),
 ]
 _Scope = Annotated[
-    str, typer.Option("--oauth-scope", metavar="TEXT", help="The scopes to ask it for.")
+    str,
+    typer.Option(
+        "--oauth-scope", metavar="TEXT", help="The scopes to request from the OpenID provider."
+    ),
 ]
 
 
@@ -57,7 +65,10 @@ def register(root: typer.Typer) -> None:
 def console(
     *,
     port: Annotated[
-        int, typer.Option("--port", "-p", min=0, max=65535, metavar="P", help="0: any free port.")
+        int,
+        typer.Option(
+            "--port", "-p", min=0, max=65535, metavar="P", help="Listen port; 0: any free port."
+        ),
     ] = DEFAULT_PORT,
     host: Annotated[
         str, typer.Option("--host", metavar="H", help="Listen address; 0.0.0.0: all interfaces.")
@@ -66,7 +77,10 @@ def console(
     token: Annotated[
         str,
         typer.Option(
-            "--token", envvar=TOKEN_VARIABLE, metavar="TEXT", help="The token for browsers."
+            "--token",
+            envvar=TOKEN_VARIABLE,
+            metavar="TEXT",
+            help="The token that browsers must give.",
         ),
     ] = "",
     allow_host: Annotated[
@@ -74,22 +88,35 @@ def console(
         typer.Option("--allow-host", metavar="NAME", help="Allow this host name in URLs."),
     ] = None,
     sign_in: Annotated[
-        bool, typer.Option("--sign-in", help="People sign in as users of the cluster.")
+        bool, typer.Option("--sign-in", help="Require people to sign in as users of the cluster.")
     ] = False,
     mechanism: Annotated[
         str,
         typer.Option(
-            "--mechanism", metavar="NAMES", help="SCRAM-SHA-512, SCRAM-SHA-256, PLAIN, OAUTHBEARER."
+            "--mechanism",
+            metavar="NAMES",
+            help="How people sign in: one or more of SCRAM-SHA-512, SCRAM-SHA-256, PLAIN and "
+            "OAUTHBEARER.",
         ),
     ] = "SCRAM-SHA-512,SCRAM-SHA-256",
     oauth_issuer: _Issuer = "",
     oauth_client_id: _ClientId = "",
     oauth_scope: _Scope = "openid",
     tls_certificate: Annotated[
-        str, typer.Option("--tls-certificate", metavar="FILE", help="PEM file, for https.")
+        str,
+        typer.Option(
+            "--tls-certificate",
+            metavar="FILE",
+            help="PEM file with the certificate; turns https on.",
+        ),
     ] = "",
     tls_key: Annotated[
-        str, typer.Option("--tls-key", metavar="FILE", help="The key, if it is in another file.")
+        str,
+        typer.Option(
+            "--tls-key",
+            metavar="FILE",
+            help="The PEM file with the key, if the certificate's file has none.",
+        ),
     ] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

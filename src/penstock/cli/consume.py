@@ -94,7 +94,9 @@ def consume(
     ] = False,
     offset: Annotated[
         int | None,
-        typer.Option("--offset", "-o", metavar="N", help="Start here; -N: before the end."),
+        typer.Option(
+            "--offset", "-o", metavar="N", help="Start at offset N; -N: N before the end."
+        ),
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Start at this time.")
@@ -119,7 +121,9 @@ def consume(
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", min=0, metavar="S", help="Stop after S seconds without one."),
+        typer.Option(
+            "--timeout", min=0, metavar="S", help="Stop after S seconds without a new record."
+        ),
     ] = None,
     until_end: Annotated[
         bool, typer.Option("--until-end", "-e", help="Stop at the current end of the log.")
