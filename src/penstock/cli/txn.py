@@ -122,9 +122,7 @@ def list_(
     ] = None,
     pattern: Annotated[
         str | None,
-        typer.Option(
-            "--pattern", metavar="REGEX", help="Only ids that match this expression completely."
-        ),
+        typer.Option("--pattern", metavar="REGEX", help="Only ids that match REGEX completely."),
     ] = None,
     hanging: Annotated[
         bool, typer.Option("--hanging", help="List transactions that no coordinator will end.")
