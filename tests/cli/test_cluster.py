@@ -297,7 +297,7 @@ def test_moves_are_listed_awaited_and_canceled(cluster: ClusterModel, penstock: 
     ("arguments", "words"),
     [
         ((), "give exactly one of --status, --wait, --cancel and --move"),
-        (("--status", "--cancel"), "give one of"),
+        (("--status", "--cancel"), "give exactly one of"),
         (("--move", "orders=1"), "write it as TOPIC-PARTITION=BROKER,BROKER"),
         (("--move", "orders-0="), "write it as TOPIC-PARTITION=BROKER,BROKER"),
         (("--move", "orders-0=1", "--topic", "x"), "leave out --topic"),

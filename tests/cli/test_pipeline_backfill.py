@@ -126,7 +126,7 @@ def test_a_repetition_and_deleted_records_are_stated(deployed: Deployed) -> None
     with Admin(deployed.broker.bootstrap) as admin:
         admin.delete_records({TopicPartition(deployed.topic, 0): 3})
     asked = deployed("copy", "--from", "1d", "--again")
-    assert asked.code and "7 records of them were read before" in asked.err
+    assert asked.code and "7 of these records were read before" in asked.err
     assert "retention deleted 3 records" in asked.out
     made = deployed.json("copy", "--from", "1d", "--again", "--yes")
     assert (made["records"], made["repeated"], made["deleted"]) == (7, 7, 3)

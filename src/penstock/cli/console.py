@@ -56,6 +56,40 @@ _Scope = Annotated[
         "--oauth-scope", metavar="TEXT", help="The scopes to request from the OpenID provider."
     ),
 ]
+_Token = Annotated[
+    str,
+    typer.Option(
+        "--token",
+        envvar=TOKEN_VARIABLE,
+        metavar="TEXT",
+        help="The token that browsers must give.",
+    ),
+]
+_Mechanism = Annotated[
+    str,
+    typer.Option(
+        "--mechanism",
+        metavar="NAMES",
+        help="How people sign in: one or more of SCRAM-SHA-512, SCRAM-SHA-256, PLAIN and "
+        "OAUTHBEARER.",
+    ),
+]
+_Certificate = Annotated[
+    str,
+    typer.Option(
+        "--tls-certificate",
+        metavar="FILE",
+        help="PEM file with the certificate; turns https on.",
+    ),
+]
+_Key = Annotated[
+    str,
+    typer.Option(
+        "--tls-key",
+        metavar="FILE",
+        help="The PEM file with the key, if the certificate's file has none.",
+    ),
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -74,15 +108,7 @@ def console(
         str, typer.Option("--host", metavar="H", help="Listen address; 0.0.0.0: all interfaces.")
     ] = "127.0.0.1",
     read_only: Annotated[bool, typer.Option("--read-only", help="Do not allow changes.")] = False,
-    token: Annotated[
-        str,
-        typer.Option(
-            "--token",
-            envvar=TOKEN_VARIABLE,
-            metavar="TEXT",
-            help="The token that browsers must give.",
-        ),
-    ] = "",
+    token: _Token = "",
     allow_host: Annotated[
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="Allow this host name in URLs."),
@@ -90,34 +116,12 @@ def console(
     sign_in: Annotated[
         bool, typer.Option("--sign-in", help="Require people to sign in as users of the cluster.")
     ] = False,
-    mechanism: Annotated[
-        str,
-        typer.Option(
-            "--mechanism",
-            metavar="NAMES",
-            help="How people sign in: one or more of SCRAM-SHA-512, SCRAM-SHA-256, PLAIN and "
-            "OAUTHBEARER.",
-        ),
-    ] = "SCRAM-SHA-512,SCRAM-SHA-256",
+    mechanism: _Mechanism = "SCRAM-SHA-512,SCRAM-SHA-256",
     oauth_issuer: _Issuer = "",
     oauth_client_id: _ClientId = "",
     oauth_scope: _Scope = "openid",
-    tls_certificate: Annotated[
-        str,
-        typer.Option(
-            "--tls-certificate",
-            metavar="FILE",
-            help="PEM file with the certificate; turns https on.",
-        ),
-    ] = "",
-    tls_key: Annotated[
-        str,
-        typer.Option(
-            "--tls-key",
-            metavar="FILE",
-            help="The PEM file with the key, if the certificate's file has none.",
-        ),
-    ] = "",
+    tls_certificate: _Certificate = "",
+    tls_key: _Key = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     command = [*PROGRAM, "--bootstrap", checked(bootstrap), "--host", host, "--port", str(port)]

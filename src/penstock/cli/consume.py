@@ -77,6 +77,14 @@ class _Wanted:
     start: _Start
 
 
+_Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", min=0, metavar="S", help="Stop after S seconds without a new record."
+    ),
+]
+
+
 def register(root: typer.Typer) -> None:
     root.command("consume", help=_HELP)(consume)
 
@@ -119,12 +127,7 @@ def consume(
         int | None,
         typer.Option("--max-messages", "-n", min=1, metavar="N", help="Stop after N records."),
     ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout", min=0, metavar="S", help="Stop after S seconds without a new record."
-        ),
-    ] = None,
+    timeout: _Timeout = None,
     until_end: Annotated[
         bool, typer.Option("--until-end", "-e", help="Stop at the current end of the log.")
     ] = False,

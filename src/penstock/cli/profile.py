@@ -55,6 +55,25 @@ Examples:
 """
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the profile.")]
+_Key = Annotated[
+    Path | None,
+    typer.Option("--key", metavar="FILE", help="The private key (PEM) of the client certificate."),
+]
+_PasswordEnv = Annotated[
+    str | None,
+    typer.Option(
+        "--password-env",
+        metavar="VAR",
+        help="Read the password from this environment variable.",
+    ),
+]
+_TokenAuth = Annotated[
+    bool,
+    typer.Option(
+        "--tokenauth",
+        help="--user and the password are the id and the HMAC of a delegation token.",
+    ),
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -87,32 +106,14 @@ def create(
     cert: Annotated[
         Path | None, typer.Option("--cert", metavar="FILE", help="The client certificate (PEM).")
     ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(
-            "--key", metavar="FILE", help="The private key (PEM) of the client certificate."
-        ),
-    ] = None,
+    key: _Key = None,
     sasl: Annotated[
         str | None, typer.Option("--sasl", metavar="MECHANISM", help="plain or scram-sha-512.")
     ] = None,
     user: Annotated[str | None, typer.Option("--user", help="The user to log in as.")] = None,
     password_file: PasswordFile = None,
-    password_env: Annotated[
-        str | None,
-        typer.Option(
-            "--password-env",
-            metavar="VAR",
-            help="Read the password from this environment variable.",
-        ),
-    ] = None,
-    tokenauth: Annotated[
-        bool,
-        typer.Option(
-            "--tokenauth",
-            help="--user and the password are the id and the HMAC of a delegation token.",
-        ),
-    ] = False,
+    password_env: _PasswordEnv = None,
+    tokenauth: _TokenAuth = False,
     json: Json = False,
 ) -> None:
     checked(bootstrap)
