@@ -188,8 +188,14 @@ def test_nothing_else_is_deployed_until_it_is_cancelled(
         (("--recompute", ","), "name the tables"),
         (("--recompute", "users", "--swap", "soon"), "give manual or when-caught-up"),
         (("--recompute", "users", "--keep", "long"), "--keep: 'long' is not a duration"),
-        (("--recompute", "users", "--memory", "2g"), "deploy with --memory before"),
-        (("--recompute", "users", "--reset", "users"), "deploy with --reset before"),
+        (
+            ("--recompute", "users", "--memory", "2g"),
+            "--memory cannot be combined with --recompute",
+        ),
+        (
+            ("--recompute", "users", "--reset", "users"),
+            "--reset cannot be combined with --recompute",
+        ),
         (("--keep", "2d"), "--swap and --keep need --recompute"),
     ],
 )

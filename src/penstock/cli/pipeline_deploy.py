@@ -423,7 +423,7 @@ def parse_schedule(
         raise CommandFailed(f"{' and '.join(given)} cannot be combined: give one of them")
     if interval is not None and given not in ([], ["--continuous"]):
         raise CommandFailed(
-            f"--interval needs --continuous, and cannot be combined with {given[0]}"
+            f"--interval is for --continuous, and cannot be combined with {given[0]}"
         )
     if not given and interval is None:
         return None
