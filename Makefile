@@ -87,7 +87,7 @@ TESTS ?= tests
 starve: tools
 	cd tests && ../$(BIN)/python -m starve --loops $(LOOPS) $(if $(CPUS),--cpus $(CPUS)) $(if $(LATE),--late) $(TESTS)
 
-# Every log line, error and help text of the product, to be read: `make messages FOLDERS=broker`.
+# Every text of the product that people see, to be read: `make messages FOLDERS=broker`.
 FOLDERS ?=
 messages: $(STAMP)
 	@cd tests && ../$(BIN)/python -m messages $(FOLDERS)

@@ -172,7 +172,7 @@ def test_quotas_are_set_listed_and_deleted(penstock: Runner, access: FakeAccess)
 
 
 def test_a_quota_needs_an_owner_and_a_number(penstock: Runner, access: FakeAccess) -> None:
-    assert "Give --user" in penstock("quota", "set", "producer_byte_rate=1").err
+    assert "give --user" in penstock("quota", "set", "producer_byte_rate=1").err
     wrong = penstock("quota", "set", "--user", "a", "producer_byte_rate=fast")
     assert "is not a number" in wrong.err
     both = penstock("quota", "set", "--user", "a", "--ip", "10.0.0.1", "producer_byte_rate=1")

@@ -127,7 +127,7 @@ def test_a_name_whose_files_are_those_of_another_certificate_is_refused(
     before = {path.name: path.read_text() for path in tmp_path.iterdir()}
     ended = penstock("cert", "new", str(tmp_path), "--user", name, "--force")
     assert ended.code == 2
-    assert "would replace others: use another name" in ended.err
+    assert "is reserved for the files of the CA: use another name" in ended.err
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
 
 

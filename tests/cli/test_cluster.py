@@ -228,7 +228,10 @@ def test_a_drained_broker_stays_empty_until_it_is_undrained(
     ended = penstock("cluster", "undrain", "9")
     assert (ended.code, ended.err) == (
         1,
-        "penstock: broker 9 is not running: the cluster has [0, 1, 2, 3]\n",
+        (
+            "penstock: broker 9 is not running, so it cannot be undrained: start it first. "
+            "Running brokers: [0, 1, 2, 3]\n"
+        ),
     )
 
 
@@ -241,7 +244,7 @@ def test_a_broker_that_is_needed_is_not_drained(cluster: ClusterModel, penstock:
     ended = penstock("cluster", "rebalance", "--exclude", "9")
     assert (ended.code, ended.err) == (
         1,
-        "penstock: there is no broker 9: the cluster has [0, 1, 2, 3]\n",
+        "penstock: there is no broker 9: use one of [0, 1, 2, 3]\n",
     )
 
 
@@ -293,8 +296,8 @@ def test_moves_are_listed_awaited_and_canceled(cluster: ClusterModel, penstock: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "give one of --status, --wait, --cancel and --move"),
-        (("--status", "--cancel"), "give one of"),
+        ((), "give exactly one of --status, --wait, --cancel and --move"),
+        (("--status", "--cancel"), "give exactly one of"),
         (("--move", "orders=1"), "write it as TOPIC-PARTITION=BROKER,BROKER"),
         (("--move", "orders-0="), "write it as TOPIC-PARTITION=BROKER,BROKER"),
         (("--move", "orders-0=1", "--topic", "x"), "leave out --topic"),

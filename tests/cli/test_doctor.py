@@ -293,7 +293,7 @@ def test_another_program_at_a_brokers_metrics_port_is_not_a_problem(page: bytes)
     ("page", "reason"),
     [
         (b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"ready": true}', "needs a token"),
-        (b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\nno", "another token"),
+        (b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\nno", "does not accept this token"),
     ],
 )
 def test_a_health_report_that_needs_a_token_is_a_note(page: bytes, reason: str) -> None:

@@ -257,7 +257,7 @@ def test_waiting_for_a_version_that_works(
     with reporting(broker, name, good_version=1):
         waited = cli("pipeline", "deploy", name, "--wait")
     assert waited.code == 0, waited.err
-    assert f"{name} version 1 works" in waited.out
+    assert f"{name} version 1 completed a round" in waited.out
     with reporting(broker, name, "BACKING OFF", good_version=1, error="no table"):
         failed = cli("pipeline", "deploy", name, "--wait")
     assert failed.code == 1
@@ -266,7 +266,7 @@ def test_waiting_for_a_version_that_works(
     with after_deploying(broker, name, lambda catalog: _roll_back(catalog, name)):
         back = cli("pipeline", "deploy", name, "--wait")
     assert back.code == 1
-    assert "went on to version 1" in back.err
+    assert "is at version 1 now" in back.err
     late = cli("pipeline", "deploy", name, "--stopped", "--wait")
     assert late.code == 0, "a pipeline that is not started is not waited for"
 
@@ -322,7 +322,7 @@ async def _check_script(catalog: Catalog, name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--every", "10m", "--cron", "* * * * *"), "exclude each other"),
+        (("--every", "10m", "--cron", "* * * * *"), "cannot be combined: give one of them"),
         (("--every", "soon"), "not a duration"),
         (("--cron", "at noon"), "not a cron schedule"),
         (("--cron", "0 0 31 2 *"), "Bad day-of-month"),

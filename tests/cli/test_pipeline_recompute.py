@@ -134,7 +134,7 @@ def test_a_new_version_computes_the_tables_beside_the_running_one(
     report(broker, Status(name, "RUNNING", made.revision, 1, recompute=progress))
     shown = cli("pipeline", "status", name, "--deployed").out
     assert "new tables: 12 records behind their topics; served tables: 3" in shown
-    assert f"swap the tables with: penstock pipeline swap {name}" in shown
+    assert f"to put the new tables in use: penstock pipeline swap {name}" in shown
     assert cli("pipeline", "swap", name).code == 0
     now = deployed(broker, name).recompute
     assert now is not None
@@ -188,9 +188,15 @@ def test_nothing_else_is_deployed_until_it_is_cancelled(
         (("--recompute", ","), "name the tables"),
         (("--recompute", "users", "--swap", "soon"), "give manual or when-caught-up"),
         (("--recompute", "users", "--keep", "long"), "--keep: 'long' is not a duration"),
-        (("--recompute", "users", "--memory", "2g"), "deploy with --memory before"),
-        (("--recompute", "users", "--reset", "users"), "deploy with --reset before"),
-        (("--keep", "2d"), "--swap and --keep are for --recompute"),
+        (
+            ("--recompute", "users", "--memory", "2g"),
+            "--memory cannot be combined with --recompute",
+        ),
+        (
+            ("--recompute", "users", "--reset", "users"),
+            "--reset cannot be combined with --recompute",
+        ),
+        (("--keep", "2d"), "--swap and --keep need --recompute"),
     ],
 )
 def test_what_cannot_be_recomputed_is_refused_at_once(

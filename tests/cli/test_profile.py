@@ -70,7 +70,7 @@ def test_an_address_comes_before_a_profile(
         monkeypatch.setenv("PENSTOCK_BOOTSTRAP", other.address)
         assert "b" in penstock("topic", "list").out
         both = penstock("topic", "list", "-b", other.address, "--profile", "prod")
-    assert "exclude each other" in both.err
+    assert "use --profile or --bootstrap, not both" in both.err
 
 
 def test_a_command_that_connects_to_nothing_refuses_a_profile(penstock: Runner) -> None:

@@ -104,7 +104,7 @@ def test_abort_by_id_ends_an_open_transaction(orderly: Broker, penstock: Runner)
     leave_open(orderly, name, topic, 0)
     refused = penstock("txn", "abort", "--partition", f"{topic}:0", "--yes")
     assert refused.code == 1
-    assert "does not hang, its coordinator will end it" in refused.err
+    assert "is not hanging: its coordinator will end it" in refused.err
     ended = penstock("txn", "abort", name, "--yes")
     assert ended.out == f"{name} has no open transaction now, and its producer is fenced\n"
     described = penstock("txn", "describe", name).out

@@ -130,7 +130,7 @@ def test_the_records_of_a_topic_are_shown(visitor: Browserless, node: str) -> No
         ("table:page_views", 404, "shown does not run (stopped)"),
         ("flow:more", 404, "shown does not run (stopped)"),
         ("flow:idle", 400, "flow idle: it writes nothing yet"),
-        ("topic:page-views", 403, "no right to read page-views, or it does not exist yet"),
+        ("topic:page-views", 403, "may not read page-views, or it does not exist yet"),
         ("view:v", 400, "view v: Spark computes a view as a part of each flow"),
         ("pattern:web.*", 400, "pattern web.*: it stands for all topics"),
         ("source:rate", 400, "source rate: it is not in the cluster"),

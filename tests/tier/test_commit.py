@@ -101,7 +101,7 @@ def test_the_older_leader_is_fenced_by_the_claim_of_the_newer_one(chain: Chain) 
     old = (chain.view, chain.claim, chain.uploaded(0, 5))
     chain.claim = chain.claimed(2)
     view, claimed, entry = old
-    with pytest.raises(Fenced, match="leader epoch 1 has ended: leader epoch 2"):
+    with pytest.raises(Fenced, match="the partition is now claimed by leader epoch 2"):
         chain.run(commit_one(view, Append(OWNER, claimed, (entry,)), 0, chain.draw))
     assert chain.run(find(CHAIN)) == chain.view
 
@@ -346,7 +346,7 @@ def test_a_writer_that_was_stalled_for_weeks_does_not_commit(chain: Chain) -> No
     settings = CollectorSettings()
     chain.run(collect(CHAIN, {}, chain.bucket.now_ms, settings))
     assert manifest_key(CHAIN, 2) not in chain.bucket.objects
-    with pytest.raises(Overtaken, match="was stalled for long"):
+    with pytest.raises(Overtaken, match="was stalled for too long"):
         chain.run(commit_one(stale, edit, 0, chain.draw))
     assert manifest_key(CHAIN, 2) in chain.bucket.objects
     found = chain.run(find(CHAIN))
@@ -359,7 +359,7 @@ def test_a_manifest_that_something_else_has_deleted_is_reported(chain: Chain) ->
     chain.append(*range(5))
     known = chain.view
     del chain.bucket.objects[manifest_key(CHAIN, known.seq)]
-    with pytest.raises(CorruptObject, match="something other than Penstock has deleted it"):
+    with pytest.raises(CorruptObject, match="something other than Penstock deleted it"):
         chain.run(find(CHAIN, known))
 
 
@@ -371,7 +371,7 @@ def test_an_upload_that_is_damaged_on_its_way_is_not_committed(chain: Chain) -> 
             return None
         return chain.answer(request)
 
-    with pytest.raises(CorruptObject, match="is not what was sent"):
+    with pytest.raises(CorruptObject, match="differ from the 564 bytes that were sent"):
         chain.run(upload(sample_object(0, 5), chain.claim, chain.draw), answer)
 
 

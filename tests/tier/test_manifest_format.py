@@ -80,7 +80,7 @@ def test_a_manifest_is_refused_under_another_name() -> None:
     """It was copied, or a proxy mixes up answers."""
     data = encode_manifest(SAMPLE)
     for chain, seq in (("shared/0", 8), ("shared/1", 9)):
-        with pytest.raises(CorruptObject, match="under the name of manifest"):
+        with pytest.raises(CorruptObject, match="the object named manifest"):
             decode_manifest(data, chain, seq)
 
 

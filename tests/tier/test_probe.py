@@ -89,13 +89,13 @@ def _keeps_deleted(runner: Runner, request: Request) -> object:
     ("fault", "reason"),
     [
         (_overwrites, "ignores create-if-absent"),
-        (_overwrites_and_says_no, "has overwritten the object"),
+        (_overwrites_and_says_no, "it overwrote the object"),
         (_ignores_ranges, "ignores ranges"),
         (_wrong_size, "reports 5 bytes"),
-        (_lists_nothing, "a listing shows 0 objects"),
-        (_several_win, "2 of 16 creates"),
-        (_another_one_is_stored, "another one is stored"),
-        (_keeps_deleted, "still has an object that was deleted"),
+        (_lists_nothing, "a listing shows 0 objects instead of one"),
+        (_several_win, "2 of 16 concurrent creates"),
+        (_another_one_is_stored, "stored the data of another"),
+        (_keeps_deleted, "still returns an object that was deleted"),
     ],
 )
 def test_an_unsuitable_store_is_refused_with_the_reason(fault: Fault, reason: str) -> None:

@@ -172,7 +172,7 @@ def test_an_upload_in_vain_after_a_gap_is_left_out() -> None:
     assert ranges(objects) == [(0, 50)]
     assert ranges(objects, 10) == [(0, 50)]
     assert ranges(objects, 60) == [(60, 70)]
-    with pytest.raises(CorruptObject, match="no gap up to 50, and that is below 70"):
+    with pytest.raises(CorruptObject, match="from offset 10 to 50, but the local log begins at 70"):
         ranges(objects, 10, 70)
 
 

@@ -25,7 +25,7 @@ def test_a_renewed_claim_fences_the_one_before() -> None:
     chain = Chain()
     entry = chain.uploaded(0, 5)
     assert renewed(chain, chain.claim) == chain.section.claim
-    with pytest.raises(Fenced, match="leader epoch 1 has ended: leader epoch 1 with claim"):
+    with pytest.raises(Fenced, match="has ended: the partition is now claimed by leader epoch 1"):
         chain.run(commit_one(chain.view, Append(OWNER, chain.claim, (entry,)), 0, chain.draw))
 
 
@@ -34,7 +34,9 @@ def test_a_former_process_of_the_same_leader_epoch_does_not_come_back() -> None:
     chain = Chain()
     former = chain.claim
     _, now = chain.run(claim(chain.run(find(CHAIN)), OWNER, 1, 0, chain.draw))
-    with pytest.raises(Fenced, match="cannot be renewed: leader epoch 1 with claim"):
+    with pytest.raises(
+        Fenced, match="cannot be renewed: the partition is now claimed by leader epoch 1"
+    ):
         renewed(chain, former)
     assert chain.run(find(CHAIN)).manifest.sections[OWNER].claim == now
 
@@ -61,5 +63,5 @@ def test_a_renewal_that_arrives_late_can_be_renewed_in_turn() -> None:
 def test_a_partition_that_the_chain_does_not_know_cannot_be_renewed() -> None:
     chain = Chain()
     chain.view = chain.run(find("shared/1"))
-    with pytest.raises(Fenced, match="nobody has the partition"):
+    with pytest.raises(Fenced, match="no leader claims the partition now"):
         renewed(chain, chain.claim)

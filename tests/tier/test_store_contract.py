@@ -301,7 +301,7 @@ def test_the_probe_accepts_a_server_that_does_everything_right() -> None:
     ("stub", "reason"),
     [
         (S3Stub(ignores_create=True), "ignores create-if-absent"),
-        (S3Stub(creates_at_once=True), "creates of one name have succeeded at once"),
+        (S3Stub(creates_at_once=True), "concurrent creates of one name succeeded"),
         (S3Stub(forgets_deletes=True), "still has an object that was deleted"),
         (S3Stub(status=403), "403"),
         (S3Stub(status=404), "is there a bucket of this name"),

@@ -15,8 +15,8 @@ from penstock.security.acls import AclOperation
 
 _CHECK_HELP = """Say whether a user may do something, and by which rule.
 
-The exit code is 0 if it is allowed and 1 if it is denied. With --host, rules for that address
-count.
+The exit code is 0 if it is allowed and 1 if it is denied. With --host, rules for that client
+address also apply.
 
 \b
 Examples:
@@ -38,10 +38,21 @@ def _group() -> None:
 
 def check(
     user: Annotated[str, typer.Argument(metavar="USER", help="The user.")],
-    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="Such as read.")],
-    resource: Annotated[str, typer.Argument(metavar="RESOURCE", help="Such as topic:orders.")],
+    operation: Annotated[
+        str, typer.Argument(metavar="OPERATION", help="The operation, such as read.")
+    ],
+    resource: Annotated[
+        str, typer.Argument(metavar="RESOURCE", help="The resource, such as topic:orders.")
+    ],
     *,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="From here.")] = "*",
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            metavar="ADDRESS",
+            help="Check access from this client address. Default: any address.",
+        ),
+    ] = "*",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:

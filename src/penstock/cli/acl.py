@@ -64,7 +64,8 @@ _Operation = Annotated[
     str | None, typer.Option("--operation", metavar="NAME", help="Only rules for this operation.")
 ]
 _Rights = Annotated[
-    str | None, typer.Option(metavar="OPERATION,...", help="Such as read,write,describe or all.")
+    str | None,
+    typer.Option(metavar="OPERATION,...", help="Operations, such as read,write,describe or all."),
 ]
 _Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Only from this address.")]
 

@@ -60,7 +60,7 @@ Examples:
   penstock status                                 show brokers and problems
   penstock doctor                                 check this machine
   penstock cluster rebalance                      plan how to spread replicas
-  penstock txn list --hanging                     find hanging transactions
+  penstock txn list --hanging                     find transactions that no coordinator will end
   penstock pipeline init views                    create a Spark pipeline
   penstock log verify penstock-data/broker-0      check the logs on disk
   penstock bench produce                          measure throughput

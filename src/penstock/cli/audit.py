@@ -31,8 +31,8 @@ from penstock.security.audit import AuditEvent, AuditQuery, format_time
 
 _HELP = """Show who did what, from where, and which rule allowed or denied it.
 
-The events are read from the topic __audit, which needs READ on it. With --file they are read from
-the audit log of one broker, with its rotated files.
+The events are read from the topic __audit; this needs READ on that topic. With --file they are read
+from the audit log of one broker, with its rotated files.
 
 A time is 1h or 1d12h ago, or 2026-11-17T12:30 in UTC. An action is one such as topic.create, or a
 group such as topic, acl, login or access. An outcome is allowed, denied or failed.
@@ -44,22 +44,31 @@ Examples:
   penstock audit --since 2026-11-17T08:00 --action topic --json
   penstock audit --file /var/lib/penstock/audit.log
 """
-_Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Only later events.")]
+_Since = Annotated[
+    str, typer.Option("--since", metavar="TIME", help="Only events at or after this time.")
+]
 _Until = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Only events before this time.")
 ]
-_User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only of this user.")]
+_User = Annotated[
+    str | None, typer.Option("--user", metavar="NAME", help="Only events of this user.")
+]
 _Action = Annotated[
-    str | None, typer.Option("--action", metavar="NAME", help="Only this action or group.")
+    str | None,
+    typer.Option("--action", metavar="NAME", help="Only this action, or this group of actions."),
 ]
 _Outcome = Annotated[
-    str | None, typer.Option("--outcome", metavar="NAME", help="allowed, denied or failed.")
+    str | None,
+    typer.Option("--outcome", metavar="NAME", help="Only this outcome: allowed, denied or failed."),
 ]
 _Limit = Annotated[
     int, typer.Option("--limit", min=1, metavar="N", help="Show only the last N events.")
 ]
 _File = Annotated[
-    Path | None, typer.Option("--file", metavar="PATH", help="Read this audit log instead.")
+    Path | None,
+    typer.Option(
+        "--file", metavar="PATH", help="Read this audit log of a broker instead of the topic."
+    ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 

@@ -102,7 +102,12 @@ class _Result:
 _Topic = Annotated[
     str, typer.Option("--topic", "-t", help="The topic.", autocompletion=completion.topics)
 ]
-_LaneOption = Annotated[Lane, typer.Option("--lane", help="Tables, or single records.")]
+_LaneOption = Annotated[
+    Lane,
+    typer.Option(
+        "--lane", help="Which client API to measure: tables of records, or single records."
+    ),
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -129,7 +134,9 @@ def produce(
     compression: Annotated[
         Compression, typer.Option(help="Compression of batches.")
     ] = Compression.NONE,
-    acks: Annotated[Acks, typer.Option(help="When a record counts as sent.")] = Acks.ALL,
+    acks: Annotated[
+        Acks, typer.Option(help="Which replicas must have a record before it counts as sent.")
+    ] = Acks.ALL,
     lane: _LaneOption = Lane.TABLES,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,

@@ -27,15 +27,15 @@ from penstock.security.certificates import (
     new_server,
 )
 
-_NEW_HELP = """Make the certificate of a broker or a user in DIRECTORY, for development and tests.
+_NEW_HELP = """Create the certificate of a broker or a user in DIRECTORY, for development and tests.
 
-The first call also makes an authority that signs the certificates: ca.pem and ca-key.pem. Brokers
-and clients trust ca.pem. Keep ca-key.pem secret: its owner can make a certificate for any name. Key
-files are readable by their owner only. Existing files are kept, unless you renew a certificate with
---force.
+The first call also creates a certificate authority (CA) that signs the certificates: ca.pem and
+ca-key.pem. Brokers and clients trust ca.pem. Keep ca-key.pem secret: its owner can create a
+certificate for any name. Key files are readable by their owner only. Existing files are kept,
+unless you renew a certificate with --force.
 
 Without --host and --user, the certificate is for a broker on this machine. In production, use the
-authority of your organization.
+CA of your organization.
 
 \b
 Examples:
@@ -68,13 +68,13 @@ Examples:
 """
 
 _PEM_BYTES_MAX: Final = 16 << 20
-"""The largest file that is read. The authorities that a system trusts take about 250 KiB."""
+"""The largest file that is read. The CA certificates that a system trusts take about 250 KiB."""
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(
-        help="Make and show certificates: new, show, expiring.",
+        help="Create and show certificates: new, show, expiring.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -100,7 +100,7 @@ def new(
         int, typer.Option(min=1, max=3650, metavar="N", help="How long it is valid.")
     ] = CERTIFICATE_DAYS,
     organization: Annotated[
-        str, typer.Option(metavar="TEXT", help="The organization that the subject names.")
+        str, typer.Option(metavar="TEXT", help="The organization (O) in the certificate's subject.")
     ] = "Penstock",
     force: Annotated[
         bool, typer.Option("--force", help="Replace the certificate if it exists.")
@@ -155,7 +155,8 @@ def show(
 
 def expiring(
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH...", help="PEM files, or directories with some.")
+        list[str],
+        typer.Argument(metavar="PATH...", help="PEM files, or directories that contain them."),
     ],
     *,
     days: Annotated[
@@ -171,7 +172,9 @@ def expiring(
             if each.days_left(now_ms) < days:
                 due.append((path, each))
     if not total:
-        raise CommandFailed("no certificate was found: give PEM files or directories with some")
+        raise CommandFailed(
+            "no certificate was found: give PEM files, or directories that contain them"
+        )
     due.sort(key=lambda item: item[1].not_after_ms)
     if json:
         emit_json([{"file": str(path), **_as_json(each, now_ms)} for path, each in due])
@@ -189,10 +192,10 @@ def expiring(
 
 
 def _own_paths(folder: Path, name: str) -> tuple[Path, Path]:
-    """Returns the files of a broker or user. They are never those of the authority, nor a file of
+    """Returns the files of a broker or user. They are never those of the CA, nor a file of
     another certificate."""
     if name.lower() == "ca" or name.lower().endswith("-key"):
-        raise CommandFailed(f"the files of {name!r} would replace others: use another name")
+        raise CommandFailed(f"{name!r} is reserved for the files of the CA: use another name")
     return paths_of(folder, name)
 
 
@@ -234,7 +237,7 @@ def _show_one(each: Description, now_ms: int) -> None:
         ("valid from", time_text(each.not_before_ms)),
         ("valid until", f"{time_text(each.not_after_ms)} ({_days_text(each, now_ms)})"),
         ("fingerprint", f"SHA-256 {each.fingerprint}"),
-        ("authority", each.is_authority),
+        ("CA", each.is_authority),
     ]
     emit(table([Column(""), Column("")], rows))
 

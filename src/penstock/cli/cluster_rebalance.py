@@ -91,7 +91,9 @@ AtOnce = Annotated[
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", min=0.0, metavar="S", help="Stop waiting; the moves continue."),
+    typer.Option(
+        "--timeout", min=0.0, metavar="S", help="Stop waiting after S seconds. The moves continue."
+    ),
 ]
 
 
@@ -116,11 +118,15 @@ def rebalance(
     execute: _Execute = False,
     drained: Annotated[
         list[int] | None,
-        typer.Option("--drain", metavar="BROKER", help="Move all replicas off it. Repeatable."),
+        typer.Option(
+            "--drain", metavar="BROKER", help="Move all replicas off this broker. Repeatable."
+        ),
     ] = None,
     exclude: Annotated[
         list[int] | None,
-        typer.Option("--exclude", metavar="BROKER", help="Add no replicas to it. Repeatable."),
+        typer.Option(
+            "--exclude", metavar="BROKER", help="Add no replicas to this broker. Repeatable."
+        ),
     ] = None,
     throttle: Throttle = None,
     at_once: AtOnce = None,
@@ -161,7 +167,9 @@ def undrain(
             known = [each.id for each in (await admin.describe_cluster()).brokers]
             if broker not in known:
                 raise CommandFailed(
-                    f"broker {broker} is not running: the cluster has {sorted(known)}", EXIT_REFUSED
+                    f"broker {broker} is not running, so it cannot be undrained: start it first. "
+                    f"Running brokers: {sorted(known)}",
+                    EXIT_REFUSED,
                 )
             return await uncordon(admin, broker)
 
@@ -223,7 +231,7 @@ def _check_brokers(found: Found, named: Sequence[int]) -> None:
     unknown = [each for each in named if each not in known]
     if unknown:
         raise CommandFailed(
-            f"there is no broker {unknown[0]}: the cluster has {sorted(known)}", EXIT_REFUSED
+            f"there is no broker {unknown[0]}: use one of {sorted(known)}", EXIT_REFUSED
         )
 
 
@@ -292,7 +300,7 @@ def report_ended(ended: Ended) -> None:
     if ended.cancelled:
         _say(
             f"{count(len(ended.cancelled), 'move')} cancelled by another client, "
-            f"for example {ended.cancelled[0]}: see penstock cluster rebalance"
+            f"for example {ended.cancelled[0]}; to plan them again: penstock cluster rebalance"
         )
 
 
@@ -320,7 +328,7 @@ def reassign(
     json: Json = False,
 ) -> None:
     if sum((status, cancel, wait, bool(move))) != 1:
-        raise CommandFailed("give one of --status, --wait, --cancel and --move")
+        raise CommandFailed("give exactly one of --status, --wait, --cancel and --move")
     if move and topic:
         raise CommandFailed("--move already names its topics: leave out --topic")
     wanted = dict(_parse_move(each) for each in move or ())

@@ -43,10 +43,52 @@ Examples:
 
 _Issuer = Annotated[str, typer.Option("--oauth-issuer", metavar="URL", help="The OpenID provider.")]
 _ClientId = Annotated[
-    str, typer.Option("--oauth-client-id", metavar="ID", help="The id of this console there.")
+    str,
+    typer.Option(
+        "--oauth-client-id",
+        metavar="ID",
+        help="The client id of this console at the OpenID provider.",
+    ),
 ]
 _Scope = Annotated[
-    str, typer.Option("--oauth-scope", metavar="TEXT", help="The scopes to ask it for.")
+    str,
+    typer.Option(
+        "--oauth-scope", metavar="TEXT", help="The scopes to request from the OpenID provider."
+    ),
+]
+_Token = Annotated[
+    str,
+    typer.Option(
+        "--token",
+        envvar=TOKEN_VARIABLE,
+        metavar="TEXT",
+        help="The token that browsers must give.",
+    ),
+]
+_Mechanism = Annotated[
+    str,
+    typer.Option(
+        "--mechanism",
+        metavar="NAMES",
+        help="How people sign in: one or more of SCRAM-SHA-512, SCRAM-SHA-256, PLAIN and "
+        "OAUTHBEARER.",
+    ),
+]
+_Certificate = Annotated[
+    str,
+    typer.Option(
+        "--tls-certificate",
+        metavar="FILE",
+        help="PEM file with the certificate; turns https on.",
+    ),
+]
+_Key = Annotated[
+    str,
+    typer.Option(
+        "--tls-key",
+        metavar="FILE",
+        help="The PEM file with the key, if the certificate's file has none.",
+    ),
 ]
 
 
@@ -57,40 +99,29 @@ def register(root: typer.Typer) -> None:
 def console(
     *,
     port: Annotated[
-        int, typer.Option("--port", "-p", min=0, max=65535, metavar="P", help="0: any free port.")
+        int,
+        typer.Option(
+            "--port", "-p", min=0, max=65535, metavar="P", help="Listen port; 0: any free port."
+        ),
     ] = DEFAULT_PORT,
     host: Annotated[
         str, typer.Option("--host", metavar="H", help="Listen address; 0.0.0.0: all interfaces.")
     ] = "127.0.0.1",
     read_only: Annotated[bool, typer.Option("--read-only", help="Do not allow changes.")] = False,
-    token: Annotated[
-        str,
-        typer.Option(
-            "--token", envvar=TOKEN_VARIABLE, metavar="TEXT", help="The token for browsers."
-        ),
-    ] = "",
+    token: _Token = "",
     allow_host: Annotated[
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="Allow this host name in URLs."),
     ] = None,
     sign_in: Annotated[
-        bool, typer.Option("--sign-in", help="People sign in as users of the cluster.")
+        bool, typer.Option("--sign-in", help="Require people to sign in as users of the cluster.")
     ] = False,
-    mechanism: Annotated[
-        str,
-        typer.Option(
-            "--mechanism", metavar="NAMES", help="SCRAM-SHA-512, SCRAM-SHA-256, PLAIN, OAUTHBEARER."
-        ),
-    ] = "SCRAM-SHA-512,SCRAM-SHA-256",
+    mechanism: _Mechanism = "SCRAM-SHA-512,SCRAM-SHA-256",
     oauth_issuer: _Issuer = "",
     oauth_client_id: _ClientId = "",
     oauth_scope: _Scope = "openid",
-    tls_certificate: Annotated[
-        str, typer.Option("--tls-certificate", metavar="FILE", help="PEM file, for https.")
-    ] = "",
-    tls_key: Annotated[
-        str, typer.Option("--tls-key", metavar="FILE", help="The key, if it is in another file.")
-    ] = "",
+    tls_certificate: _Certificate = "",
+    tls_key: _Key = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     command = [*PROGRAM, "--bootstrap", checked(bootstrap), "--host", host, "--port", str(port)]

@@ -77,6 +77,14 @@ class _Wanted:
     start: _Start
 
 
+_Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", min=0, metavar="S", help="Stop after S seconds without a new record."
+    ),
+]
+
+
 def register(root: typer.Typer) -> None:
     root.command("consume", help=_HELP)(consume)
 
@@ -94,7 +102,9 @@ def consume(
     ] = False,
     offset: Annotated[
         int | None,
-        typer.Option("--offset", "-o", metavar="N", help="Start here; -N: before the end."),
+        typer.Option(
+            "--offset", "-o", metavar="N", help="Start at offset N; -N: N before the end."
+        ),
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Start at this time.")
@@ -117,10 +127,7 @@ def consume(
         int | None,
         typer.Option("--max-messages", "-n", min=1, metavar="N", help="Stop after N records."),
     ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option("--timeout", min=0, metavar="S", help="Stop after S seconds without one."),
-    ] = None,
+    timeout: _Timeout = None,
     until_end: Annotated[
         bool, typer.Option("--until-end", "-e", help="Stop at the current end of the log.")
     ] = False,

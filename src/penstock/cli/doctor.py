@@ -71,7 +71,7 @@ _Authority = Annotated[
     typer.Option(
         "--metrics-ca",
         metavar="FILE",
-        help="The authority of the brokers' metrics endpoints, if they use TLS.",
+        help="The CA certificate (PEM) of the brokers' metrics endpoints, if they use TLS.",
     ),
 ]
 

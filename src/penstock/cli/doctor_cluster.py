@@ -99,7 +99,9 @@ async def _check_broker(broker: BrokerInfo, clock: Clock) -> Finding:
     took_ms = (clock.monotonic() - began) * 1000
     found = f"{broker.address} answers in {took_ms:.0f} ms"
     if took_ms > _SLOW_MS:
-        return Finding(name, State.WARNING, found, "it is busy, hangs or is far away: see its log")
+        return Finding(
+            name, State.WARNING, found, "it is overloaded, blocked or far away: see its log"
+        )
     return Finding(name, State.OK, found)
 
 

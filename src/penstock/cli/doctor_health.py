@@ -27,7 +27,7 @@ _PAGE_BYTES_MAX: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
 _PASSING: Final = ("serving", "fetchers")
 """Checks that fail for a while after every start of a broker."""
-_ANOTHER: Final = "another program answers there"
+_ANOTHER: Final = "another program is listening there"
 _UNAUTHORIZED: Final = 401
 
 
@@ -65,7 +65,7 @@ async def check_health(broker: BrokerInfo, access: MetricsAccess = OPEN) -> list
 def _report(page: bytes, broker_id: int) -> dict[str, Any]:
     report = json.loads(page)
     if isinstance(report, dict) and "ready" in report and "broker" not in report:
-        raise ValueError("it needs a token")
+        raise ValueError("it needs a token: give --metrics-token-file")
     if not isinstance(report, dict) or report.get("broker") != broker_id:
         raise ValueError(_ANOTHER)
     return report
@@ -97,7 +97,9 @@ async def _page(host: str, port: int, path: str, access: MetricsAccess) -> bytes
             elif isinstance(event, h11.Data):
                 body += event.data
             elif isinstance(event, h11.Response) and event.status_code == _UNAUTHORIZED:
-                raise ValueError("it has another token")
+                raise ValueError(
+                    "it does not accept this token: give the broker's own with --metrics-token-file"
+                )
             if len(body) > _PAGE_BYTES_MAX:
                 raise ValueError(_ANOTHER)
     except h11.RemoteProtocolError as error:

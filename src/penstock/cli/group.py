@@ -298,7 +298,9 @@ def reset_offsets(
     ] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option("--to-datetime", metavar="TIME", help="To the first record at or after it."),
+        typer.Option(
+            "--to-datetime", metavar="TIME", help="To the first record at or after this time."
+        ),
     ] = None,
     shift_by: Annotated[
         int | None,

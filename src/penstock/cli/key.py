@@ -100,7 +100,7 @@ def new(name: KeyName, key_file: InFile, *, json: Json = False) -> None:
     if name in keys.dropped:
         raise CommandFailed(f"the key {name!r} was dropped, and its name cannot be used again")
     number = _add(keys, name, key_file)
-    told = f"made the key {name!r} in {key_file}: keep a backup, the data is lost without it"
+    told = f"created the key {name!r} in {key_file}: keep a backup, the data is lost without it"
     _tell(told, {"key": name, "version": number, "file": key_file}, as_json=json)
 
 

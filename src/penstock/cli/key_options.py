@@ -26,7 +26,8 @@ KeyProviderOption = Annotated[
     typer.Option(
         "--key-provider",
         metavar="ADDRESS",
-        help="As the broker's encryption.key.provider: file:PATH, command:PATH or vault:URL.",
+        help="The value of the broker's encryption.key.provider: file:PATH, command:PATH or "
+        "vault:URL.",
     ),
 ]
 

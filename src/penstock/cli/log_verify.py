@@ -123,7 +123,7 @@ def _one_log(log: LogReport) -> Table:
         "topic id": printable(log.topic_id or "unknown"),
         "offsets": f"from {log.log_start_offset}, next is {log.end_offset}",
         "on disk up to": str("unknown" if log.recovery_point is None else log.recovery_point),
-        "segments": f"{log.segments:,} of {size_text(log.size_bytes)}",
+        "segments": f"{log.segments:,}, {size_text(log.size_bytes)} in total",
         "batches": f"{log.batches:,}" + _codecs(log),
         "records": f"{log.records:,}",
         "times": _times(log),

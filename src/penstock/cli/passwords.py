@@ -56,5 +56,5 @@ def _from_file(file: Path) -> str:
 def _checked(text: str, source: str) -> str:
     password = text.rstrip("\r\n")
     if not password or "\n" in password:
-        raise CommandFailed(f"{source} does not have one line with a password")
+        raise CommandFailed(f"{source} must have exactly one line, with the password")
     return password

@@ -101,7 +101,8 @@ Examples:
   penstock pipeline dry-run
 """
 _Directory = Annotated[
-    str, typer.Argument(metavar="[PROJECT]", help="The project's folder. Default: this one.")
+    str,
+    typer.Argument(metavar="[PROJECT]", help="The project's folder. Default: the current folder."),
 ]
 _Master = Annotated[
     str, typer.Option("--master", metavar="URL", envvar="MASTER", help="Where Spark runs.")
@@ -147,7 +148,9 @@ def register(root: typer.Typer) -> None:
 
 
 def init(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of folder and pipeline.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name of the new folder and of the pipeline.")
+    ],
     *,
     template: Annotated[
         str, typer.Option("--template", metavar="NAME", help="See penstock pipeline templates.")

@@ -56,18 +56,32 @@ def register(app: typer.Typer) -> None:
 
 def backfill(
     name: Deployed,
-    flow: Annotated[str | None, typer.Argument(metavar="[FLOW]", help="The flow.")] = None,
+    flow: Annotated[
+        str | None, typer.Argument(metavar="[FLOW]", help="The flow that reads the older records.")
+    ] = None,
     *,
     since: Annotated[str | None, typer.Option("--from", metavar="TIME", help=TIME_FORMS)] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Default: now.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TIME", help="End of the time range. Default: now."),
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Include records already read.")] = False,
     bytes_max: Annotated[
         str,
-        typer.Option("--max-bytes-per-trigger", metavar="SIZE", help="Limit of a micro-batch."),
+        typer.Option(
+            "--max-bytes-per-trigger",
+            metavar="SIZE",
+            help="The most bytes to read in one micro-batch, such as 64m.",
+        ),
     ] = "64m",
     show: Annotated[bool, typer.Option("--list", help="Show the last backfills.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Stop it; what it read stays.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    cancel: Annotated[
+        bool,
+        typer.Option("--cancel", help="Cancel the backfill. What it has read stays in the table."),
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the backfill has ended.")
+    ] = False,
     timeout: Annotated[
         float,
         typer.Option("--timeout", min=1, metavar="S", help="How long --wait waits, in seconds."),
@@ -83,7 +97,11 @@ def backfill(
     assert flow is not None, "it was checked"
     if cancel:
         ended = done(_cancelled(bootstrap, name, flow))
-        _tell({"cancelled": ended.id}, f"backfill {ended.id} ends where it is", json=json)
+        _tell(
+            {"cancelled": ended.id},
+            f"cancelled backfill {ended.id}; what it has read stays in the table",
+            json=json,
+        )
         return
     now_ms = SystemClock().wall_ms()
     request = _request(flow, since or "", to, now_ms, again=again, bytes_max=bytes_max)
@@ -92,7 +110,7 @@ def backfill(
 
 def _check_together(flow: str | None, since: str | None, *, show: bool, cancel: bool) -> None:
     if show and cancel:
-        raise CommandFailed("--list and --cancel exclude each other: give one")
+        raise CommandFailed("use --list or --cancel, not both")
     if flow is None and not show:
         raise CommandFailed("name the flow: penstock pipeline backfill NAME FLOW --from TIME")
     if since is None and not (show or cancel):
@@ -177,14 +195,14 @@ async def _planned(bootstrap: str, name: str, request: BackfillRequest) -> Plann
 def _texts(request: BackfillRequest, found: Figures) -> list[str]:
     records, partitions = count(found.records, "record"), count(len(found.ranges), "partition")
     times = f"{time_text(request.from_ms)} to {time_text(request.to_ms)}"
-    lines = [f"{printable(request.flow)}: {records} in {partitions}, of {times}"]
+    lines = [f"{printable(request.flow)}: {records} in {partitions}, from {times}"]
     if found.left_out:
         lines.append(f"left out, because the flow reads them itself: {found.left_out:,}")
     if found.deleted:
-        oldest = f", the oldest record there is of {time_text(found.oldest_ms)}"
+        oldest = f"; the oldest record left is from {time_text(found.oldest_ms)}"
         lines.append(
-            f"retention has deleted {count(found.deleted, 'record')} of partitions in which the "
-            f"range begins earlier{oldest if found.oldest_ms else ''}: they cannot be read"
+            f"retention deleted {count(found.deleted, 'record')} at the start of this range, so "
+            f"they cannot be read{oldest if found.oldest_ms else ''}"
         )
     return lines
 
@@ -193,8 +211,8 @@ def _question(request: BackfillRequest, found: Figures) -> str:
     text = f"Read {count(found.records, 'record')} into {printable(request.flow)}?"
     if found.repeated:
         text = (
-            f"{count(found.repeated, 'record')} of them were read before, and are read a second "
-            f"time: their rows are in the result twice, unless it replaces rows by key. {text}"
+            f"{found.repeated:,} of these records were read before. Reading them again duplicates "
+            f"their rows, unless the table replaces rows by key. {text}"
         )
     return text
 
@@ -247,7 +265,8 @@ async def _ended(
                     )
                     if found is None:
                         raise CommandFailed(
-                            f"backfill {request.id} is gone: see penstock pipeline history {name}",
+                            f"backfill {request.id} no longer exists: "
+                            f"see penstock pipeline history {name}",
                             EXIT_UNSOUND,
                         )
                     if found["state"] not in OPEN:
@@ -255,7 +274,7 @@ async def _ended(
                     await news.wait()
         except TimeoutError:
             raise CommandFailed(
-                f"backfill {request.id} has not ended within {wait_s:.0f} s: it goes on; see "
+                f"backfill {request.id} is still running after {wait_s:.0f} s, and continues: see "
                 f"penstock pipeline backfill {name} --list",
                 EXIT_UNSOUND,
             ) from None

@@ -61,23 +61,27 @@ NO_WORKER: Final = (
     "no worker is running, so nothing is run yet; start one with: penstock pipeline worker"
 )
 _Directory = Annotated[
-    str, typer.Argument(metavar="[DIR]", help="Project folder or script. Default: this folder.")
+    str,
+    typer.Argument(metavar="[DIR]", help="Project folder or script. Default: the current folder."),
 ]
 _Name = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Default: the project's name.")
 ]
 _Continuous = Annotated[
-    bool, typer.Option("--continuous", help="Streams run all the time. The default.")
+    bool, typer.Option("--continuous", help="Run streams all the time. This is the default.")
 ]
 _Every = Annotated[
-    str | None, typer.Option("--every", metavar="TIME", help="A round every 30s, 10m, 1h, ...")
+    str | None, typer.Option("--every", metavar="TIME", help="Run a round every 30s, 10m, 1h, ...")
 ]
 _Cron = Annotated[
-    str | None, typer.Option("--cron", metavar="WHEN", help="Rounds at these times, in UTC.")
+    str | None,
+    typer.Option("--cron", metavar="WHEN", help="Run rounds at these times (cron, UTC)."),
 ]
 _Interval = Annotated[
     float | None,
-    typer.Option("--interval", min=0, metavar="S", help="Continuous: seconds between batches."),
+    typer.Option(
+        "--interval", min=0, metavar="S", help="With --continuous: seconds between batches."
+    ),
 ]
 _Master = Annotated[str | None, typer.Option("--master", metavar="URL", help="Where Spark runs.")]
 _Memory = Annotated[
@@ -91,16 +95,22 @@ _NoConf = Annotated[bool, typer.Option("--no-conf", help="Remove all Spark setti
 _NoSecrets = Annotated[bool, typer.Option("--no-secrets", help="Remove all secrets.")]
 _Secret = Annotated[
     list[str] | None,
-    typer.Option("--secret", metavar="NAME", help="A secret that workers have. Repeatable."),
+    typer.Option(
+        "--secret", metavar="NAME", help="The name of a secret that the workers hold. Repeatable."
+    ),
 ]
 _Storage = Annotated[
-    str | None, typer.Option("--storage", metavar="URL", help="For tables and checkpoints.")
+    str | None,
+    typer.Option("--storage", metavar="URL", help="Where tables and checkpoints are stored."),
 ]
 _AutoRollback = Annotated[
     bool | None,
-    typer.Option("--auto-rollback/--no-auto-rollback", help="Go back if the version fails."),
+    typer.Option(
+        "--auto-rollback/--no-auto-rollback",
+        help="Roll back to the last version that worked if this one fails.",
+    ),
 ]
-_Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="A text for the history.")]
+_Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="A note for the history.")]
 _Stopped = Annotated[bool, typer.Option("--stopped", help="Deploy, but do not start.")]
 _Wait = Annotated[bool, typer.Option("--wait", help="Wait until a round is completed.")]
 _Timeout = Annotated[
@@ -180,7 +190,7 @@ def deploy(
         deploy_beside(folder, name, note, order, bootstrap, _uploaded, yes=yes, json=json)
         return
     if swap is not None or keep is not None:
-        raise CommandFailed("--swap and --keep are for --recompute")
+        raise CommandFailed("--swap and --keep need --recompute")
     wait_s = timeout if wait else None
     _deploy(folder, name, options, bootstrap, wait_s=wait_s, yes=yes, json=json)
 
@@ -211,10 +221,13 @@ def _deploy(
                 emit(printable(line))
             if files.unnamed:
                 functions = printable(", ".join(files.unnamed))
-                emit(f"not compared, because their names are computed: flows of {functions}")
+                emit(
+                    f"could not compare the flows of {functions} with the running version, "
+                    "because their names are computed"
+                )
         if decision.reset:
             flows = ", ".join(decision.reset)
-            confirm(f"Begin {printable(flows)} again without checkpoints?", yes=yes)
+            confirm(f"Restart {printable(flows)} without checkpoints?", yes=yes)
         made, workers = done(_uploaded(address, plan, quiet=json))
         if json:
             emit_json(_as_json(made, plan, decision, workers))
@@ -227,7 +240,7 @@ def _deploy(
         if wait_s is not None and made.wanted == "RUNNING":
             done(_works(address, made, wait_s))
             if not json:
-                emit(f"{printable(name)} version {made.version} works")
+                emit(f"{printable(name)} version {made.version} completed a round")
 
 
 def _check_alone(options: DeployOptions, *, wait: bool) -> None:
@@ -247,8 +260,8 @@ def _check_alone(options: DeployOptions, *, wait: bool) -> None:
     )
     if wrong := [option for option, value in given if value is not None]:
         raise CommandFailed(
-            f"--recompute deploys a version beside the running one: deploy with {wrong[0]} before, "
-            "or after the swap"
+            f"{wrong[0]} cannot be combined with --recompute: use it in a deployment of its own, "
+            "before the recompute or after the swap"
         )
 
 
@@ -293,7 +306,7 @@ async def _works(bootstrap: str, made: Deployment, wait_s: float) -> None:
 
 def _has_worked(now: Deployment | None, status: Status | None, made: Deployment) -> bool:
     if now is None or now.version != made.version:
-        what = "was deleted" if now is None else f"went on to version {now.version}"
+        what = "was deleted" if now is None else f"is at version {now.version} now"
         raise CommandFailed(
             f"{made.name} {what}: see penstock pipeline history {made.name}", EXIT_UNSOUND
         )
@@ -349,7 +362,8 @@ def parse_storage(text: str) -> str:
         return text.rstrip("/")
     if not text.startswith("/"):
         raise CommandFailed(
-            f"--storage {text}: give a URL, or the whole path of a folder that all workers have"
+            f"--storage {text}: give a URL, or the absolute path of a folder that all workers "
+            "can reach"
         )
     return Path(text).as_uri()
 
@@ -364,7 +378,9 @@ def _given_conf(given: list[str] | None, *, remove: bool) -> dict[str, str] | No
 def _given_secrets(given: list[str] | None, *, remove: bool) -> list[str] | None:
     """Returns the new secrets; None if they stay as they are."""
     if remove and given:
-        raise CommandFailed("choose --secret or --no-secrets: --secret replaces all earlier ones")
+        raise CommandFailed(
+            "choose --secret or --no-secrets: --secret replaces all earlier secrets"
+        )
     return [] if remove else None if not given else _checked_secrets(given)
 
 
@@ -374,7 +390,7 @@ def _checked_secrets(names: Sequence[str]) -> list[str]:
     for name in names:
         if not SECRET.fullmatch(name):
             raise CommandFailed(
-                f"--secret {printable(name)}: give the name of a secret, with letters, digits and "
-                "underscores; its value is on the workers"
+                f"--secret {printable(name)}: give the name of a secret (letters, digits and "
+                "underscores), not its value; the workers hold the value"
             )
     return sorted(set(names))

@@ -53,7 +53,10 @@ def register(app: typer.Typer) -> None:
 
 def dev(
     directory: Annotated[
-        str, typer.Argument(metavar="[PROJECT]", help="The project's folder. Default: this one.")
+        str,
+        typer.Argument(
+            metavar="[PROJECT]", help="The project's folder. Default: the current folder."
+        ),
     ] = ".",
     *,
     rows: Annotated[
@@ -62,7 +65,7 @@ def dev(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Preview again when there are new records.")
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Show one preview, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show one preview, then stop.")] = False,
     bootstrap: Annotated[
         str | None,
         typer.Option(

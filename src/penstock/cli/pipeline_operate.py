@@ -83,7 +83,7 @@ def start(name: Deployed, *, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Jso
             return made, len(catalog.live_workers())
 
     made, workers = done(work())
-    _tell(made, f"{printable(name)} is to run", json=json)
+    _tell(made, f"{printable(name)} will start as soon as a worker takes it", json=json)
     if not workers and not json:
         emit(NO_WORKER)
 
@@ -126,7 +126,7 @@ def rollback(
             emit(printable(line))
     if decision.reset:
         flows = ", ".join(decision.reset)
-        confirm(f"Begin {printable(flows)} again without checkpoints?", yes=yes)
+        confirm(f"Restart {printable(flows)} without checkpoints?", yes=yes)
     made = done(_rolled_back(bootstrap, source, target, decision))
     tables = " and the tables that it computed" if made.generation != source.generation else ""
     _tell(made, f"{printable(name)} goes back to version {target}{tables}", json=json)

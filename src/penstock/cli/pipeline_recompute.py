@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.spark.deployments.model import Deployment
     from penstock.spark.pipelines.recompute_scope import PipelineParts
 
-_RECOMPUTE_HELP = """Compute the tables of a deployed pipeline again, from the beginning.
+_RECOMPUTE_HELP = """Recompute the tables of a deployed pipeline from the beginning.
 
 The running version continues. A second driver of the same pipeline reads the topics from the
 beginning into new tables. When they have caught up, they replace the old ones in one step. The old
@@ -61,7 +61,9 @@ Keep = Annotated[
 Recompute = Annotated[
     str | None,
     typer.Option(
-        "--recompute", metavar="TABLE,...", help="Compute these again, beside the running ones."
+        "--recompute",
+        metavar="TABLE,...",
+        help="Recompute these tables while the running version continues.",
     ),
 ]
 
@@ -74,13 +76,13 @@ def register(app: typer.Typer) -> None:
 def recompute(
     name: Deployed,
     tables: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE...]", help="Tables to compute again.")
+        list[str] | None, typer.Argument(metavar="[TABLE...]", help="The tables to recompute.")
     ] = None,
     *,
     swap: Swap = None,
     keep: Keep = None,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="End a recompute, and delete its tables.")
+        bool, typer.Option("--cancel", help="Cancel the recompute, and delete its tables.")
     ] = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -88,7 +90,7 @@ def recompute(
 ) -> None:
     if cancel:
         if tables or swap or keep:
-            raise CommandFailed("--cancel takes no tables, no --swap and no --keep")
+            raise CommandFailed("--cancel cannot be combined with tables, --swap or --keep")
         _cancel(name, bootstrap, json=json)
         return
     order = parse_order(",".join(tables or ()), swap, keep)
@@ -96,12 +98,12 @@ def recompute(
 
 
 def parse_order(tables: str, swap: str | None, keep: str | None) -> RecomputeOrder:
-    """Returns what is to be computed again."""
+    """Returns what to recompute."""
     from penstock.spark.deployments.generations import RecomputeOrder  # noqa: PLC0415 -- for speed
 
     named = tuple(sorted({each.strip() for each in tables.split(",") if each.strip()}))
     if not named:
-        raise CommandFailed("name the tables that are to be computed again")
+        raise CommandFailed("name the tables to recompute")
     if swap not in (None, MANUAL, WHEN_CAUGHT_UP):
         raise CommandFailed(f"--swap {printable(swap)}: give {MANUAL} or {WHEN_CAUGHT_UP}")
     try:
@@ -112,14 +114,14 @@ def parse_order(tables: str, swap: str | None, keep: str | None) -> RecomputeOrd
 
 
 def confirm_deleted(deleted: dict[str, int], *, yes: bool) -> None:
-    """Asks before tables are computed again from topics that have lost their first records."""
+    """Asks before tables are recomputed from topics that have lost their first records."""
     if deleted:
         topics = ", ".join(
             f"{printable(topic)} ({count(number, 'record')})" for topic, number in deleted.items()
         )
         confirm(
             f"Retention has deleted the first records of {topics}: the new tables will not have "
-            "them. Go on?",
+            "them. Continue?",
             yes=yes,
         )
 
@@ -216,10 +218,10 @@ def tell_begun(made: Deployment, *, json: bool) -> None:
         assert recompute is not None, "it has begun"
         name = printable(made.name)
         tables = printable(", ".join(recompute.tables))
-        emit(f"{tables} of {name} are computed again, with version {recompute.version}")
-        emit(f"see how far they are with: penstock pipeline status {name} --deployed")
+        emit(f"recomputing {tables} of {name} with version {recompute.version}")
+        emit(f"to see the progress: penstock pipeline status {name} --deployed")
         if recompute.swap == MANUAL:
-            emit(f"when they have caught up, swap them with: penstock pipeline swap {name}")
+            emit(f"when they have caught up, put them in use: penstock pipeline swap {name}")
 
 
 def _cancel(name: str, bootstrap: str, *, json: bool) -> None:

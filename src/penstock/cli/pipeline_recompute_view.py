@@ -23,11 +23,13 @@ def recompute_lines(found: dict[str, Any]) -> list[str]:
         if recompute.get("error"):
             lines.append(f"the recompute failed: {printable(str(recompute['error']))}")
         if recompute["caught_up"] and recompute["swap"] == "manual" and not recompute["swap_asked"]:
-            lines.append(f"swap the tables with: penstock pipeline swap {printable(found['name'])}")
+            lines.append(
+                f"to put the new tables in use: penstock pipeline swap {printable(found['name'])}"
+            )
     if kept is not None:
         lines.append(
-            f"the tables before the swap are kept until {at(kept['until_ms'])}; return to them "
-            f"with: penstock pipeline swap {printable(found['name'])} --back"
+            f"the tables before the swap are kept until {at(kept['until_ms'])}; to return to them: "
+            f"penstock pipeline swap {printable(found['name'])} --back"
         )
     return lines
 

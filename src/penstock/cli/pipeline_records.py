@@ -135,9 +135,9 @@ def history(
         if json:
             emit_json({"name": name, "events": found})
         elif not found:
-            emit(f"nothing is known of {printable(name)}")
+            emit(f"{printable(name)} has no history")
         else:
-            columns = tuple(map(Column, ("at", "what", "version", "by or on", "details")))
+            columns = tuple(map(Column, ("at", "what", "version", "user or worker", "details")))
             rows = [
                 (
                     time_text(each["at_ms"]),

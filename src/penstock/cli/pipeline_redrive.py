@@ -53,24 +53,24 @@ def redrive(
     ],
     *,
     to: Annotated[
-        str, typer.Option("--to", metavar="TOPIC", help="Send all of them here instead.")
+        str, typer.Option("--to", metavar="TOPIC", help="Send all records to this topic instead.")
     ] = "",
     error: Annotated[
         str, typer.Option("--error", metavar="TEXT", help="Only records with TEXT in their error.")
     ] = "",
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, metavar="N", help="Send at most N back.")
+        int | None, typer.Option("--limit", min=1, metavar="N", help="Send at most N records back.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count the records; send nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     quiet: NoProgressBar = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
     if to == topic:
-        raise CommandFailed("--to must be another topic than the dead-letter topic itself")
+        raise CommandFailed("--to must name a topic other than the dead-letter topic itself")
 
     def work() -> Redrive:
         return Redrive(
@@ -134,7 +134,7 @@ def _show(topic: str, found: Redriven, *, json: bool, verb: str) -> None:
         )
         return
     if not found.read:
-        emit(f"{printable(topic)} has no dead letters that were not sent back before")
+        emit(f"{printable(topic)} has no dead letters left to send back")
         return
     emit(f"{verb}: {_targets(found) or 'nothing'}")
     for text, number in found.errors.most_common(5):

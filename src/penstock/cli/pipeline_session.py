@@ -29,12 +29,16 @@ T = TypeVar("T")
 Deployed = Annotated[str, typer.Argument(metavar="NAME", help="Name of the deployment.")]
 Reset = Annotated[
     list[str] | None,
-    typer.Option("--reset", metavar="FLOW", help="This flow begins again. Repeatable."),
+    typer.Option(
+        "--reset", metavar="FLOW", help="Restart this flow without its checkpoint. Repeatable."
+    ),
 ]
 KeepCheckpoint = Annotated[
     list[str] | None,
     typer.Option(
-        "--keep-checkpoint", metavar="FLOW", help="This flow's checkpoint fits. Repeatable."
+        "--keep-checkpoint",
+        metavar="FLOW",
+        help="Keep this flow's checkpoint although the flow has changed. Repeatable.",
     ),
 ]
 

@@ -42,7 +42,7 @@ Examples:
 _What = Annotated[
     str,
     typer.Argument(
-        metavar="[PROJECT|NAME]", help="Project folder or deployment. Default: this folder."
+        metavar="[PROJECT|NAME]", help="Project folder or deployment. Default: the current folder."
     ),
 ]
 
@@ -267,7 +267,7 @@ def deployment_text(found: dict[str, Any]) -> str:
     if found["running_version"] not in (0, found["version"]):
         lines.append(f"version {found['running_version']} ran last")
     if found["next_ms"] and found["state"] in ("WAITING FOR ITS TIME", "BACKING OFF"):
-        lines.append(f"begins again at {at(found['next_ms'])}")
+        lines.append(f"next start: {at(found['next_ms'])}")
     if found["state"] == "WAITING FOR A WORKER":
         lines.append(printable(found["waiting"]))
     if found["error"]:

@@ -54,17 +54,25 @@ _MetricsPort = Annotated[
 _MetricsHost = Annotated[
     str,
     typer.Option(
-        "--metrics-host", metavar="H", help="Listen address. Other than loopback: needs a token."
+        "--metrics-host",
+        metavar="H",
+        help="Listen address. Any address other than loopback needs a token.",
     ),
 ]
 _MetricsTokenFile = Annotated[
     str,
-    typer.Option("--metrics-token-file", metavar="FILE", help="The token that requests must have."),
+    typer.Option(
+        "--metrics-token-file",
+        metavar="FILE",
+        help="The file with the token that requests must send.",
+    ),
 ]
 _MetricsKeystore = Annotated[
     str,
     typer.Option(
-        "--metrics-keystore", metavar="FILE", help="Key and certificates in PEM: use TLS."
+        "--metrics-keystore",
+        metavar="FILE",
+        help="PEM file with a key and certificates; turns TLS on.",
     ),
 ]
 _OpenLineage = Annotated[
@@ -86,7 +94,10 @@ def worker(
     memory: Annotated[
         int,
         typer.Option(
-            "--memory", min=0, metavar="MB", help="For all its pipelines together. 0: no limit."
+            "--memory",
+            min=0,
+            metavar="MB",
+            help="The most driver heap (MB) for all pipelines of this worker. 0: no limit.",
         ),
     ] = 0,
     secrets: Annotated[
@@ -141,7 +152,7 @@ def _metrics(
 
     if port is None:
         if token_file or keystore:
-            raise CommandFailed("say where metrics are served: --metrics-port N")
+            raise CommandFailed("--metrics-token-file and --metrics-keystore need --metrics-port N")
         return None
     return MetricsOptions(host, port, token_file, keystore, moves)
 

@@ -80,7 +80,9 @@ def produce(
     ] = False,
     file: Annotated[
         typer.FileBinaryRead | None,
-        typer.Option("--file", "-f", metavar="FILE", help="Read this instead of standard input."),
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Read this file instead of standard input."
+        ),
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="Send to this partition.")
@@ -92,7 +94,9 @@ def produce(
     compression: Annotated[
         Compression, typer.Option(help="Compression of batches.")
     ] = Compression.NONE,
-    acks: Annotated[Acks, typer.Option(help="When a record counts as sent.")] = Acks.ALL,
+    acks: Annotated[
+        Acks, typer.Option(help="Which replicas must have a record before it counts as sent.")
+    ] = Acks.ALL,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Show no progress and no summary.")
     ] = False,

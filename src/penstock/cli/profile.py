@@ -19,7 +19,7 @@ from penstock.client.options import AdminOptions
 _CREATE_HELP = """Store how to connect to a cluster.
 
 Every command uses it with --profile NAME or PENSTOCK_PROFILE, Python with
-Producer.from_profile("NAME"), Spark with the option profile. The file can be read by you alone.
+Producer.from_profile("NAME"), Spark with the option profile. Only you can read the file.
 Without --password-file and --password-env, the password is asked for and stored in it.
 
 \b
@@ -55,6 +55,25 @@ Examples:
 """
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the profile.")]
+_Key = Annotated[
+    Path | None,
+    typer.Option("--key", metavar="FILE", help="The private key (PEM) of the client certificate."),
+]
+_PasswordEnv = Annotated[
+    str | None,
+    typer.Option(
+        "--password-env",
+        metavar="VAR",
+        help="Read the password from this environment variable.",
+    ),
+]
+_TokenAuth = Annotated[
+    bool,
+    typer.Option(
+        "--tokenauth",
+        help="--user and the password are the id and the HMAC of a delegation token.",
+    ),
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -75,29 +94,26 @@ def create(
     name: _Name,
     *,
     bootstrap: Annotated[
-        str, typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="Its brokers.")
+        str,
+        typer.Option(
+            "--bootstrap", "-b", metavar="HOST:PORT,...", help="The brokers of the cluster."
+        ),
     ],
     tls: Annotated[bool, typer.Option("--tls", help="Connect with TLS.")] = False,
     ca: Annotated[
-        Path | None, typer.Option("--ca", metavar="FILE", help="The authority to trust.")
+        Path | None, typer.Option("--ca", metavar="FILE", help="The CA certificate (PEM) to trust.")
     ] = None,
     cert: Annotated[
-        Path | None, typer.Option("--cert", metavar="FILE", help="Your certificate.")
+        Path | None, typer.Option("--cert", metavar="FILE", help="The client certificate (PEM).")
     ] = None,
-    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its key.")] = None,
+    key: _Key = None,
     sasl: Annotated[
         str | None, typer.Option("--sasl", metavar="MECHANISM", help="plain or scram-sha-512.")
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", help="The user of the login.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="The user to log in as.")] = None,
     password_file: PasswordFile = None,
-    password_env: Annotated[
-        str | None,
-        typer.Option("--password-env", metavar="VAR", help="Read it from this variable."),
-    ] = None,
-    tokenauth: Annotated[
-        bool,
-        typer.Option("--tokenauth", help="They are the id and the HMAC of a delegation token."),
-    ] = False,
+    password_env: _PasswordEnv = None,
+    tokenauth: _TokenAuth = False,
     json: Json = False,
 ) -> None:
     checked(bootstrap)
@@ -137,7 +153,7 @@ def _login(
         raise CommandFailed("--sasl needs the name of a user: add --user NAME")
     values: dict[str, Any] = {"sasl_mechanism": mechanism.upper(), "sasl_username": user}
     if file is not None and variable is not None:
-        raise CommandFailed("--password-file and --password-env exclude each other: give one")
+        raise CommandFailed("use --password-file or --password-env, not both")
     if variable is not None:
         values["sasl_password_env"] = variable
     elif file is not None and str(file) != "-":
@@ -176,9 +192,11 @@ def show(name: _Name, *, json: Json = False) -> None:
 
 
 def use(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The profile.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The profile to use by default.")
+    ] = None,
     *,
-    none: Annotated[bool, typer.Option("--none", help="Use no profile any more.")] = False,
+    none: Annotated[bool, typer.Option("--none", help="Stop using a profile.")] = False,
     json: Json = False,
 ) -> None:
     if (name is None) != none:

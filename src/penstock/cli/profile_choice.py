@@ -28,7 +28,7 @@ def with_profile(app: typer.Typer, arguments: Sequence[str]) -> list[str]:
     given, words = _take(words)
     has_address = any(word.partition("=")[0] in _ADDRESS for word in words)
     if given is not None and has_address:
-        raise CommandFailed("--profile and --bootstrap exclude each other: give one of them")
+        raise CommandFailed("use --profile or --bootstrap, not both")
     name = given
     if name is None and not has_address and _ADDRESS_VARIABLE not in os.environ:
         name = os.environ.get(profiles.PROFILE_VARIABLE) or profiles.current()
@@ -36,7 +36,7 @@ def with_profile(app: typer.Typer, arguments: Sequence[str]) -> list[str]:
         return [*words, *rest]
     if not _connects(app, words):
         if given is not None:
-            raise CommandFailed("this command connects to no cluster: leave out --profile")
+            raise CommandFailed("this command does not connect to a cluster: leave out --profile")
         return [*words, *rest]
     return [*words, _ADDRESS[0], profiles.PREFIX + name, *rest]
 
@@ -51,7 +51,9 @@ def _take(words: list[str]) -> tuple[str | None, list[str]]:
     for place, word in enumerate(words):
         if word == _OPTION:
             if place + 1 == len(words):
-                raise CommandFailed("--profile needs the name of a profile: penstock profile list")
+                raise CommandFailed(
+                    "--profile needs the name of a profile; to list them: penstock profile list"
+                )
             return words[place + 1], words[:place] + words[place + 2 :]
         if word.startswith(f"{_OPTION}="):
             return word.partition("=")[2], words[:place] + words[place + 1 :]

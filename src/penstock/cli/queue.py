@@ -140,11 +140,15 @@ def put(
         typer.Option("--header", "-H", metavar="NAME=TEXT", help="A header. Repeatable."),
     ] = None,
     delay: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Deliver them after S seconds.")
+        float | None, typer.Option(min=0, metavar="S", help="Deliver the jobs after S seconds.")
     ] = None,
     ttl: Annotated[
         float | None,
-        typer.Option(min=0.001, metavar="S", help="Give them up S seconds after they are due."),
+        typer.Option(
+            min=0.001,
+            metavar="S",
+            help="Discard jobs that are not taken within S seconds after they are due.",
+        ),
     ] = None,
     priority: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="0 is the lowest priority.")
@@ -202,7 +206,7 @@ def take(
         int, typer.Option("--count", "-n", min=1, metavar="N", help="Take at most N jobs.")
     ] = 1,
     timeout: Annotated[
-        float, typer.Option(min=0, metavar="S", help="End if no job came for S seconds.")
+        float, typer.Option(min=0, metavar="S", help="Stop if no job arrives for S seconds.")
     ] = _TAKE_S,
     release: Annotated[
         bool, typer.Option("--release", help="Give the jobs back instead of marking them done.")
@@ -227,7 +231,7 @@ def take(
 
     with pipe_guard():
         if not run(main()):
-            raise CommandFailed(f"no job came from {printable(topic)} within {timeout:g} s", 1)
+            raise CommandFailed(f"no job arrived in {printable(topic)} within {timeout:g} s", 1)
 
 
 def peek(
@@ -340,7 +344,7 @@ def _stats_text(found: QueueStats) -> str:
         )
         for part in found.partitions
     ]
-    state = found.state or "nobody has worked on it yet"
+    state = found.state or "no worker has joined yet"
     head = (
         f"{printable(found.topic)}: {count(found.depth, 'job')}, group {printable(found.group)} "
         f"({printable(state)}, {count(found.members, 'member')})"

@@ -52,14 +52,17 @@ def reset_offsets(
         bool, typer.Option("--to-earliest", help="To the start of the log: do all jobs again.")
     ] = False,
     to_latest: Annotated[
-        bool, typer.Option("--to-latest", help="To the end of the log: give up what is not done.")
+        bool,
+        typer.Option("--to-latest", help="To the end of the log: discard jobs that are not done."),
     ] = False,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", min=0, metavar="N", help="To this offset.")
     ] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option("--to-datetime", metavar="TIME", help="To the first job at or after it."),
+        typer.Option(
+            "--to-datetime", metavar="TIME", help="To the first job at or after this time."
+        ),
     ] = None,
     shift_by: Annotated[
         int | None,

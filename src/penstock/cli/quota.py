@@ -140,9 +140,9 @@ def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str
     given = {USER: user, CLIENT_ID: client_id, IP: ip}
     entity = {k: None if v == _DEFAULT else v for k, v in given.items() if v is not None}
     if not entity:
-        raise CommandFailed("whose quotas? Give --user, --client-id or --ip")
+        raise CommandFailed("give --user, --client-id or --ip: a quota needs an owner")
     if ANY_NAME in entity.values():
-        raise CommandFailed("* is no name: leave the option out, or write default")
+        raise CommandFailed("'*' is not a name: leave the option out, or write default")
     return entity
 
 

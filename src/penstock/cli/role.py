@@ -63,11 +63,16 @@ _Resource = Annotated[
 ]
 _User = Annotated[str, typer.Option("--user", metavar="NAME", help="The user.")]
 _MaybeUser = Annotated[
-    str | None, typer.Option("--user", metavar="NAME", help="Only what this user has.")
+    str | None, typer.Option("--user", metavar="NAME", help="Only roles that this user has.")
 ]
 _Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Only from this address.")]
 _Grants = Annotated[
-    list[str], typer.Option("--grant", metavar="TYPE=OPERATIONS", help="May be repeated.")
+    list[str],
+    typer.Option(
+        "--grant",
+        metavar="TYPE=OPERATIONS",
+        help="What the role allows, such as topic=read,describe. Repeatable.",
+    ),
 ]
 
 

@@ -235,8 +235,8 @@ def snippets(setup: SecureSetup, bootstrap: str) -> str:
     """Returns how clients connect, for people to copy. It names files and has no password."""
     ca, secret = quote(str(setup.authority_path)), quote(str(setup.password_path))
     return f"""\
-Clients log in as user {ADMIN!r}. The password is in {setup.password_path}
-So do people in the web console.
+Clients, and people in the web console, log in as user {ADMIN!r}.
+The password is in {setup.password_path}
 
 # the command line
 penstock profile create local --bootstrap {bootstrap} --tls --ca {ca} \\

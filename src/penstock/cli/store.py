@@ -36,7 +36,7 @@ _THREADS: Final = 4
 _WAIT_S: Final = 60.0
 
 From = Annotated[str, typer.Argument(metavar="FROM", help="The store to copy.")]
-To = Annotated[str, typer.Argument(metavar="TO", help="The store to copy it to, without metadata.")]
+To = Annotated[str, typer.Argument(metavar="TO", help="The empty store to copy it to.")]
 Wait = Annotated[
     float,
     typer.Option("--wait", help="Seconds to wait for the leases of killed brokers to end."),

@@ -113,9 +113,7 @@ async def _stopped(
     if not any(entry.key == CLUSTER_KEY for entry in entries):
         raise CopyRefused("the source has no cluster: check its address and its namespace")
     if any(entry.key == MARK for entry in entries):
-        raise CopyRefused(
-            "the source is the target of a copy that did not end: copy from the original store"
-        )
+        raise CopyRefused("the source holds an incomplete copy: copy from the original store")
     return entries, revision
 
 
@@ -123,8 +121,8 @@ async def _require_empty(target: MetadataStore) -> None:
     held, _ = await target.range(PREFIX)
     if any(entry.key == MARK for entry in held):
         raise CopyRefused(
-            "the target has a part of an earlier copy that did not end: delete what is in it "
-            "(the SQLite file, or the keys or znodes below its namespace), then copy again"
+            "the target holds an incomplete copy of an earlier run: delete it (the SQLite file, "
+            "or the keys or znodes below its namespace), then copy again"
         )
     if held:
         raise CopyRefused(

@@ -91,7 +91,7 @@ async def _acquainted(
                     await clock.sleep(_LOOK_AGAIN_S)
     except (PeerLost, TimeoutError) as error:
         why = str(error) or f"timed out after {_ACQUAINTED_S:g} s"
-        _say(f"not all brokers may have joined the cluster yet ({why}); see penstock status")
+        _say(f"some brokers may not have joined the cluster yet ({why}); see penstock status")
 
 
 async def known_to(address: str, security: PeerSecurity | None = None) -> int:

@@ -74,11 +74,16 @@ def register(root: typer.Typer) -> None:
 def create(
     *,
     owner: Annotated[
-        str | None, typer.Option("--owner", metavar="USER", help="Who logs in; default: you.")
+        str | None,
+        typer.Option(
+            "--owner", metavar="USER", help="The user that the token logs in as. Default: you."
+        ),
     ] = None,
     renewer: Annotated[
         list[str] | None,
-        typer.Option("--renewer", metavar="USER", help="Who else may renew it. Repeatable."),
+        typer.Option(
+            "--renewer", metavar="USER", help="Another user who may renew it. Repeatable."
+        ),
     ] = None,
     lifetime: Annotated[
         str | None,
@@ -114,7 +119,11 @@ def list_tokens(
     *,
     owner: Annotated[
         list[str] | None,
-        typer.Option("--owner", metavar="USER", help="Only tokens that concern this user."),
+        typer.Option(
+            "--owner",
+            metavar="USER",
+            help="Only tokens that this user owns, requested or may renew. Repeatable.",
+        ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -155,7 +164,10 @@ def expire(
     token_id: _Id,
     *,
     period: Annotated[
-        str | None, typer.Option("--in", metavar="TIME", help="When, such as 10m; default: now.")
+        str | None,
+        typer.Option(
+            "--in", metavar="TIME", help="When the token expires, such as 10m. Default: now."
+        ),
     ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -180,7 +192,8 @@ def _change(token_id: str, bootstrap: str, change: Callable[[Admin, str], Any]) 
                     expires_ms: int = await change(admin, token.hmac)
                     return expires_ms
         raise CommandFailed(
-            f"there is no token {printable(token_id)} that you may see: penstock token list",
+            f"there is no token {printable(token_id)} that you may see; to list them: "
+            "penstock token list",
             EXIT_REFUSED,
         )
 

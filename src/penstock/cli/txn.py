@@ -122,7 +122,7 @@ def list_(
     ] = None,
     pattern: Annotated[
         str | None,
-        typer.Option("--pattern", metavar="REGEX", help="Only ids that match completely."),
+        typer.Option("--pattern", metavar="REGEX", help="Only ids that match REGEX completely."),
     ] = None,
     hanging: Annotated[
         bool, typer.Option("--hanging", help="List transactions that no coordinator will end.")
@@ -375,11 +375,17 @@ def abort(
     *,
     partition: Annotated[
         str | None,
-        typer.Option("--partition", metavar="TOPIC:PARTITION", help="Abort a hanging one here."),
+        typer.Option(
+            "--partition",
+            metavar="TOPIC:PARTITION",
+            help="Abort the hanging transaction in this partition.",
+        ),
     ] = None,
     start_offset: Annotated[
         int | None,
-        typer.Option("--start-offset", min=0, metavar="N", help="Which one, if several hang."),
+        typer.Option(
+            "--start-offset", min=0, metavar="N", help="The transaction's start, if several hang."
+        ),
     ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -482,8 +488,9 @@ async def _the_one(
     ]
     if opened and start_offset in (None, *opened):
         raise CommandFailed(
-            f"the open transaction on {shown} does not hang, its coordinator will end it. To abort "
-            "it now, find its ID with penstock txn list --state Ongoing, and give that",
+            f"the open transaction on {shown} is not hanging: its coordinator will end it. To "
+            f"abort "
+            "it now, find its ID: penstock txn list --state Ongoing; then: penstock txn abort ID",
             EXIT_REFUSED,
         )
     where = "" if start_offset is None else f" from offset {start_offset}"

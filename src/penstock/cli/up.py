@@ -74,13 +74,13 @@ _Worker = Annotated[
     typer.Option(
         "--worker/--no-worker",
         envvar="PENSTOCK_WORKER",
-        help="Also run a worker for deployed pipelines, if Java and PySpark are there.",
+        help="Also run a worker for deployed pipelines, if Java and PySpark are installed.",
     ),
 ]
 _Secure = Annotated[
     bool,
     typer.Option(
-        "--secure", help="Make certificates and a first user, and accept only TLS and logins."
+        "--secure", help="Create certificates and a first user, and accept only TLS and logins."
     ),
 ]
 

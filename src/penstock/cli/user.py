@@ -88,7 +88,8 @@ def add(
             found = (await admin.describe_scram_users([user])).get(user)
             if isinstance(found, ScramUser) and mechanism.upper() in found.mechanisms:
                 raise CommandFailed(
-                    f"user {printable(user)} exists: to set a new password: penstock user passwd",
+                    f"user {printable(user)} already exists; to set a new password: "
+                    f"penstock user passwd {printable(user)}",
                     EXIT_REFUSED,
                 )
             await admin.upsert_scram_user(user, password, mechanism, iterations)
@@ -114,7 +115,9 @@ def passwd(
                 raise found
             if not isinstance(found, ScramUser):
                 raise CommandFailed(
-                    f"there is no user {printable(user)}: penstock user add", EXIT_REFUSED
+                    f"there is no user {printable(user)}; to add the user: "
+                    f"penstock user add {printable(user)}",
+                    EXIT_REFUSED,
                 )
             for mechanism in found.mechanisms:
                 await admin.upsert_scram_user(user, password, mechanism, iterations)

@@ -26,7 +26,7 @@ CLEAR = "\x1b[2J\x1b[H"
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")]
 Interval = Annotated[
     float,
-    typer.Option("--interval", min=0.1, metavar="S", help="With --watch: seconds in between."),
+    typer.Option("--interval", min=0.1, metavar="S", help="With --watch: seconds between repeats."),
 ]
 
 

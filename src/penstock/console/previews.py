@@ -97,9 +97,7 @@ class Previews:
         """Returns the newest records of topics, the newest first."""
         readable = await self._link.readable(names)
         if missing := sorted(names - readable):
-            raise NotAllowed(
-                f"you may not read {', '.join(missing)}, or it does not exist yet"
-            )
+            raise NotAllowed(f"you may not read {', '.join(missing)}, or it does not exist yet")
         query = Query(None, "newest", 0, ROWS_MAX, lambda _: True, False, Format())
         found = [
             (record["timestamp"], topic, record)

@@ -124,7 +124,8 @@ class Faults:
         key = api_of(api)
         if not can_fail(key):
             raise ValueError(
-                f"{key.api_name} cannot be made to fail: its responses have no error code"
+                f"{key.api_name} cannot be made to fail, because its responses have no error code: "
+                "use silence() or delay() instead, or another API"
             )
         self._add(Fault.FAIL, api, times, int(error_of(error)))
 
@@ -178,7 +179,8 @@ class Faults:
         with self._changed:
             if not self._changed.wait_for(lambda: self._counts[name] >= count, timeout_s):
                 raise TimeoutError(
-                    f"{self._counts[name]} of {count} {name} requests came within {timeout_s:g} s"
+                    f"only {self._counts[name]} of {count} {name} requests arrived within "
+                    f"{timeout_s:g} s"
                 )
 
     def judge(self, header: RequestHeader) -> Verdict:

@@ -66,11 +66,14 @@ def find(chain: str, known: View | None = None) -> Procedure[View]:
             return View(manifest, newer)
         if manifest is None and newer == boundary:
             raise CorruptObject(
-                f"manifest {seq} of {chain} is missing: it is not below the boundary "
-                f"{boundary.floor}, so something other than Penstock has deleted it"
+                f"manifest {seq} of {chain} is missing, although it is not below the boundary "
+                f"{boundary.floor}: something other than Penstock deleted it. Restore it, or "
+                "rebuild the chain"
             )
         boundary = newer
-    raise CorruptObject(f"the boundary of {chain} moves faster than its manifests can be read")
+    raise CorruptObject(
+        f"the boundary of {chain} advances faster than its manifests can be read; try again"
+    )
 
 
 def last_manifest(chain: str, boundary: Boundary) -> Procedure[int]:

@@ -193,7 +193,7 @@ def _needing_bucket() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise Refused(f"{_first_line(error)}: is there a bucket of this name?") from error
+        raise Refused(f"{_first_line(error)}: check that the bucket exists") from error
 
 
 @contextmanager

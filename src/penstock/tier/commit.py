@@ -132,7 +132,10 @@ def commit(
         if (yield from place(manifest)):
             return Committed((yield from confirmed(view, manifest)), work.refused)
         view = yield from find(view.chain, view)
-    raise Throttled(f"other writers of {view.chain} were faster {_ROUNDS_MAX} times; try again")
+    raise Throttled(
+        f"another writer created the next manifest of {view.chain} first, {_ROUNDS_MAX} times in a "
+        "row; try again"
+    )
 
 
 class _Work(NamedTuple):
@@ -177,7 +180,10 @@ def _check_claim_is_committed(view: View, section: Section | None, edit: Edit) -
     if isinstance(edit, ClaimPartition) or section is None or section.claim != edit.claim:
         return
     if not _may_write_objects(view, section):
-        raise EditRefused(f"{edit.owner}: commit the claim first, then upload, then commit objects")
+        raise EditRefused(
+            f"{edit.owner}: the claim is not committed: commit it first, then upload objects and "
+            "commit them"
+        )
 
 
 def _may_write_objects(view: View, section: Section) -> bool:
@@ -218,10 +224,12 @@ def _write_sub_objects(objects: Sequence[SubObject]) -> Procedure[None]:
             except NotFound:
                 continue
             if found != each.data:
-                raise CorruptObject(f"{each.key} was read back, and its bytes are not those sent")
+                raise CorruptObject(f"{each.key} was read back and differs from what was written")
             break
         else:
-            raise Throttled(f"{each.key} could not be written {_CREATES_MAX} times; try again")
+            raise Throttled(
+                f"{each.key} could not be written in {_CREATES_MAX} attempts; try again"
+            )
 
 
 def place(manifest: Manifest) -> Procedure[bool]:
@@ -246,7 +254,7 @@ def place(manifest: Manifest) -> Procedure[bool]:
                 raise _unknown(manifest, error) from error
             raise
         return True
-    raise _unknown(manifest, f"{_CREATES_MAX} creates had no answer")
+    raise _unknown(manifest, f"none of {_CREATES_MAX} attempts to create it was answered")
 
 
 def confirmed(view: View, manifest: Manifest) -> Procedure[View]:
@@ -257,8 +265,8 @@ def confirmed(view: View, manifest: Manifest) -> Procedure[View]:
         raise _unknown(manifest, error) from error
     if boundary.number and boundary.floor > manifest.seq:
         raise Overtaken(
-            f"manifest {manifest.seq} of {view.chain} was created when the boundary had reached "
-            f"{boundary.floor}: this writer was stalled for long. Open the chain again"
+            f"manifest {manifest.seq} of {view.chain} was created after the boundary had reached "
+            f"{boundary.floor}: this writer was stalled for too long. Open the chain again"
         )
     return View(manifest, boundary)
 

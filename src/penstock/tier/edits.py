@@ -44,7 +44,7 @@ class ClaimPartition(NamedTuple):
         if self.renews and (section is None or section.claim not in self.renews):
             raise Fenced(
                 f"{self.owner}: the claim of leader epoch {self.claim.epoch} cannot be renewed: "
-                f"{_holder(section)} has the partition now"
+                f"{_holder(section)}"
             )
         if section is None:
             return Section(self.owner, self.claim, self.start_offset, self.start_offset)
@@ -106,8 +106,8 @@ class Replace(NamedTuple):
             return section
         if not old or (old[0].base_offset, old[-1].end_offset) != (start, end):
             raise EditRefused(
-                f"{self.owner}: no objects cover exactly the offsets {start} to {end}; they were "
-                "replaced or deleted meanwhile"
+                f"{self.owner}: no objects cover exactly the offsets {start} to {end}: they were "
+                "replaced or deleted in the meantime"
             )
         return replaced(
             section,
@@ -220,16 +220,18 @@ def replaced(
 def _own(section: Section | None, owner: TopicIdPartition, claim: Claim) -> Section:
     if section is None or section.claim != claim:
         raise Fenced(
-            f"{owner}: the claim of leader epoch {claim.epoch} has ended: {_holder(section)} has "
-            "the partition now"
+            f"{owner}: the claim of leader epoch {claim.epoch} has ended: {_holder(section)}"
         )
     return section
 
 
 def _holder(section: Section | None) -> str:
     if section is None:
-        return "nobody"
-    return f"leader epoch {section.claim.epoch} with claim {section.claim.id}"
+        return "no leader claims the partition now"
+    return (
+        f"the partition is now claimed by leader epoch {section.claim.epoch} with claim "
+        f"{section.claim.id}"
+    )
 
 
 def _check_entries(entries: Sequence[Entry], claim: Claim, owner: TopicIdPartition) -> None:

@@ -130,8 +130,9 @@ class Footer:
         the bounds of chunks."""
         if part != self.whole_chunks(part) or len(data) != part.end - part.start:
             raise CorruptObject(
-                f"{len(data)} bytes are not the chunks {part.start} to {part.end} of an object "
-                f"with {self.data_size} bytes of batches: it was cut, or read with other bounds"
+                f"expected the chunks {part.start} to {part.end} of an object with "
+                f"{self.data_size} bytes of batches, but got {len(data)} bytes: the object was "
+                "truncated, or other bounds were read"
             )
         view = memoryview(data)
         first = part.start // self.chunk_bytes
@@ -194,7 +195,9 @@ def decode_trailer(tail: Buffer) -> Trailer:
             "upgrade penstock"
         )
     if data_size < 0:
-        raise CorruptObject(f"the trailer says that the batches have {data_size} bytes")
+        raise CorruptObject(
+            f"the trailer gives an impossible size of the batches: {data_size} bytes"
+        )
     return Trailer(size, crc, data_size)
 
 
@@ -227,7 +230,9 @@ def decode_footer(tail: Buffer) -> Footer:
     try:
         aborted = decode_entries(sections.get(_ABORTED, b""))
     except CorruptTransactionIndex as error:
-        raise CorruptObject(f"the footer's index of aborted transactions: {error}") from error
+        raise CorruptObject(
+            f"the footer's index of aborted transactions cannot be decoded: {error}"
+        ) from error
     return Footer(
         TopicIdPartition(topic_id.hex(), partition),
         epoch,
@@ -258,7 +263,9 @@ def _sections(body: bytes, count: int) -> dict[int, bytes]:
             raise CorruptObject(f"section {kind} of the footer ends after the footer")
         left -= size
         if left < 0 or kind in found:
-            raise CorruptObject(f"section {kind} of the footer is there twice, or overlaps another")
+            raise CorruptObject(
+                f"section {kind} of the footer occurs twice, or overlaps another section"
+            )
         found[kind] = body[position : position + size]
     return found
 

@@ -136,7 +136,9 @@ class LocalStore:
                 is_taken = not os.path.samestat(os.fstat(fd), os.stat(path))
         except FileNotFoundError as error:
             self._known.clear()  # Somebody has removed a directory. It is made again next time.
-            raise Throttled(f"{path}: its directory is gone; nothing was changed") from error
+            raise Throttled(
+                f"{path}: its directory was deleted; nothing was changed, try again"
+            ) from error
         except OSError as error:
             if error.errno in _NO_LINKS:
                 raise Refused(
@@ -164,7 +166,7 @@ class LocalStore:
         above = os.path.dirname(path)
         self._make_directory(above)
         if path == self._root and not os.path.isdir(path):
-            raise Refused(f"{path} is not a directory: mount its file system, then make it")
+            raise Refused(f"{path} is not a directory: mount its file system, then create it")
         with suppress(FileExistsError):
             os.mkdir(path)
         _sync_directory(above)

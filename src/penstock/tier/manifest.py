@@ -102,16 +102,25 @@ class Section:
             if not 0 <= item.base_offset < item.end_offset:
                 raise CorruptObject(f"{self.owner}: {item} covers no offsets")
         if not 0 <= self.start_offset <= self.end_offset:
-            raise CorruptObject(f"{self.owner}: ends at {self.end_offset} before its start")
+            raise CorruptObject(
+                f"{self.owner}: the partition ends at {self.end_offset}, before its start"
+            )
         if self.items:
             first, last = self.items[0], self.items[-1]
             if not first.base_offset <= self.start_offset < first.end_offset:
-                raise CorruptObject(f"{self.owner}: starts at {self.start_offset}, not in {first}")
+                raise CorruptObject(
+                    f"{self.owner}: the partition starts at {self.start_offset}, outside its "
+                    f"first item {first}"
+                )
             if last.end_offset != self.end_offset:
-                raise CorruptObject(f"{self.owner}: ends at {self.end_offset}, not with {last}")
+                raise CorruptObject(
+                    f"{self.owner}: the partition ends at {self.end_offset}, but its last "
+                    f"item does not: {last}"
+                )
         elif self.start_offset != self.end_offset:
             raise CorruptObject(
-                f"{self.owner}: has no objects for {self.start_offset} to {self.end_offset}"
+                f"{self.owner}: the partition has no objects for {self.start_offset} to "
+                f"{self.end_offset}"
             )
 
 

@@ -87,7 +87,7 @@ def decode_manifest(data: bytes, chain: str, seq: int) -> Manifest:
         raise CorruptObject(f"manifest {seq} of {chain} cannot be decoded: {error!r}") from error
     if (manifest.chain, manifest.seq) != (chain, seq) or not manifest.id:
         raise CorruptObject(
-            f"under the name of manifest {seq} of {chain} there is manifest {manifest.seq} of "
+            f"the object named manifest {seq} of {chain} contains manifest {manifest.seq} of "
             f"{manifest.chain}"
         )
     if len(manifest.sections) != len(sections):
@@ -100,7 +100,7 @@ def _decode_section(fields: dict[str, Any]) -> Section:
     owner = TopicIdPartition(str(fields["topic"]), _number(fields["partition"]))
     claim = Claim(_number(fields["epoch"]), str(fields["claim"]))
     if not owner.is_possible() or not claim.is_possible():
-        raise ValueError(f"{owner} with {claim} is impossible")
+        raise ValueError(f"the manifest has an invalid partition or claim: {owner}, {claim}")
     return Section(
         owner,
         claim,
@@ -135,7 +135,7 @@ def _number(value: object, least: int = 0) -> int:
     """Returns the value if it is an integer of 64 bits. Others would be rounded, or be ranges and
     names that no store has."""
     if type(value) is not int or not least <= value < _INT64_END:
-        raise ValueError(f"{str(value)[:200]} is not an integer from {least} on")
+        raise ValueError(f"{str(value)[:200]} is not an integer of {least} or more")
     return value
 
 
@@ -163,7 +163,7 @@ def _decode_entries(data: bytes, key: str) -> tuple[Entry, ...]:
         raise CorruptObject(f"{key} cannot be decoded: {error!r}") from error
     entries = tuple(each for each in items if isinstance(each, Entry))
     if len(entries) != len(items):
-        raise CorruptObject(f"{key} names another sub-manifest")
+        raise CorruptObject(f"{key} is a sub-manifest, so it must not name another sub-manifest")
     return entries
 
 
@@ -178,7 +178,9 @@ def decode_dropped(data: bytes, key: str) -> tuple[Dropped, ...]:
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptObject(f"{key} cannot be decoded: {error!r}") from error
     if any(each.kind is DroppedKind.LIST for each in items):
-        raise CorruptObject(f"{key} names another list")
+        raise CorruptObject(
+            f"{key} is a list of dropped objects, so it must not name another such list"
+        )
     return items
 
 
@@ -195,7 +197,7 @@ def decode_boundary(data: bytes, chain: str, number: int) -> int:
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptObject(f"boundary {number} of {chain} cannot be decoded") from error
     if found != (chain, number):
-        raise CorruptObject(f"under the name of boundary {number} of {chain} there is {found}")
+        raise CorruptObject(f"the object named boundary {number} of {chain} contains {found}")
     return floor
 
 
@@ -212,7 +214,7 @@ def _unframe(kind: str, data: bytes) -> dict[str, Any]:
     except ValueError:
         wanted = None
     if wanted is None or crc32c(body + b"\n") != wanted:
-        raise CorruptObject(f"{data[:80]!r}... fails its checksum: it was cut or damaged")
+        raise CorruptObject(f"{data[:80]!r}... fails its checksum: it was truncated or damaged")
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -72,7 +72,9 @@ def check_prefix(prefix: str) -> str:
     """Returns the prefix. Raises `ValueError` unless it is empty or a folder that ends in `/`."""
     if prefix:
         if not prefix.endswith("/"):
-            raise ValueError(f"prefix {prefix!r} must end in /: a listing is one of a folder")
+            raise ValueError(
+                f"the prefix {prefix!r} must end in /: only a whole folder can be listed"
+            )
         check_key(prefix[:-1])
     return prefix
 

@@ -60,7 +60,7 @@ def probe(draw: Draw, *, rounds: int = ROUNDS, creates: int = CREATES) -> Proced
 def _check_create(key: str) -> Procedure[None]:
     # What was missing once must be found when it exists: nothing may remember that it was missing.
     if (yield from _is_there(key)):
-        raise Refused("the store says that an object exists which nobody has created")
+        raise Refused("the store reports an object that was never created")
     yield from create(key, b"first one")
     try:
         yield from create(key, b"second one")
@@ -68,23 +68,23 @@ def _check_create(key: str) -> Procedure[None]:
         pass
     else:
         raise Refused(
-            "the store ignores create-if-absent: a second create of one name has succeeded. Two "
+            "the store ignores create-if-absent: a second create of one name succeeded. Two "
             "leaders could overwrite each other's manifests. Use another store, or a newer version"
         )
     if not (yield from _is_there(key)):
         raise Refused(
-            "the store does not show an object that was just created: something remembers that it "
-            "was missing. Leaders could miss a boundary. Use no cache in front of the store, and "
-            "on NFS lookupcache=positive"
+            "the store does not show an object that was just created: a cache still says that "
+            "it is missing. Leaders could miss a boundary. Use no cache in front of the store; on "
+            "NFS, mount with lookupcache=positive"
         )
     if (yield from read(key)) != b"first one":
-        raise Refused("the store says that a create has failed, and has overwritten the object")
+        raise Refused("the store reported that a create failed, but it overwrote the object")
 
 
 def _check_reads(prefix: str, key: str) -> Procedure[None]:
     found = yield from read_range(key, 2, 3)
     if found != b"rst":
-        raise Refused(f"the store ignores ranges: instead of 3 bytes it returned {len(found)}")
+        raise Refused(f"the store ignores ranges: it returned {len(found)} bytes instead of 3")
     info = yield from head(key)
     if info.size != len(b"first one"):
         raise Refused(f"the store reports {info.size} bytes for an object of 9")
@@ -96,8 +96,8 @@ def _check_reads(prefix: str, key: str) -> Procedure[None]:
         if listed == [key]:
             return
     raise Refused(
-        f"a listing shows {len(listed)} objects where there is one: the collector would never "
-        "find what it has to delete"
+        f"a listing shows {len(listed)} objects instead of one: the collector would not find "
+        "what it must delete"
     )
 
 
@@ -118,8 +118,8 @@ def _check_races(keys: Sequence[str], rounds: int, creates: int) -> Procedure[in
         if won == rounds:
             return number
     raise Throttled(
-        f"only {won} of {len(keys)} times the store has told the winner of {creates} creates at "
-        "once; try again later"
+        f"the store reported a winner in only {won} of {len(keys)} races of {creates} concurrent "
+        "creates; try again later"
     )
 
 
@@ -135,14 +135,17 @@ def _check_race(key: str, creates: int) -> Procedure[bool]:
     winners = [body for body, outcome in zip(bodies, outcomes, strict=True) if outcome is None]
     if len(winners) > 1:
         raise Refused(
-            f"{len(winners)} of {creates} creates of one name have succeeded at once: the store "
+            f"{len(winners)} of {creates} concurrent creates of one name succeeded: the store "
             "does not create atomically. Use another store"
         )
     if not winners:
         return False
     found = yield from read(key)
     if found != winners[0]:
-        raise Refused("of several creates at once one has succeeded, and another one is stored")
+        raise Refused(
+            "of several concurrent creates, the store reported success for one but stored the data "
+            "of another. Use another store"
+        )
     return True
 
 
@@ -151,4 +154,4 @@ def _check_deleted(key: str) -> Procedure[None]:
         yield from read(key)
     except NotFound:
         return
-    raise Refused("the store still has an object that was deleted")
+    raise Refused("the store still returns an object that was deleted")

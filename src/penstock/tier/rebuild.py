@@ -104,7 +104,7 @@ def _check_is_damaged(chain: str, seq: int) -> Procedure[None]:
         decode_manifest((yield from read(manifest_key(chain, seq))), chain, seq)
     except (CorruptObject, NotFound):
         return
-    raise EditRefused(f"manifest {seq} of {chain} can be read; there is nothing to build again")
+    raise EditRefused(f"manifest {seq} of {chain} can be read: there is nothing to rebuild")
 
 
 def _check_epoch(owner: TopicIdPartition, leader: Leader, found: Sequence[FoundObject]) -> None:
@@ -195,8 +195,8 @@ def choose(found: Sequence[FoundObject], leader: Leader) -> tuple[Entry, ...]:
         at = entries[-1].end_offset
     if at < leader.end_offset_min:
         raise CorruptObject(
-            f"the objects from {start or 0} on have no gap up to {at}, and that is below "
-            f"{leader.end_offset_min}, where the local log begins"
+            f"the objects are contiguous only from offset {start or 0} to {at}, but the local log "
+            f"begins at {leader.end_offset_min}: objects in between are missing"
         )
     while entries and start is not None and entries[0].end_offset <= start:
         del entries[0]

@@ -107,7 +107,7 @@ def list_all(prefix: str, page: int = 1000) -> Procedure[list[ObjectInfo]]:
         if infos and infos[-1].key <= start_after:
             raise Refused(
                 f"a listing of {prefix} after {start_after} ends with {infos[-1].key}: the store "
-                "ignores where a listing is to begin, or does not sort it"
+                "ignores the start of a listing, or does not sort it. Use another store"
             )
         found += infos
         if len(infos) < page:

@@ -186,7 +186,7 @@ def verify(data: Buffer) -> Footer:
             chunk_bytes=footer.chunk_bytes,
         ).footer
     except ValueError as error:
-        raise CorruptObject(f"the batches of the object: {error}") from error
+        raise CorruptObject(f"the batches of the object cannot be decoded: {error}") from error
     counts = (found.batch_count, found.record_count, found.max_timestamp)
     if counts != (footer.batch_count, footer.record_count, footer.max_timestamp):
         raise CorruptObject(f"the batches do not match the footer: {counts}")
@@ -203,7 +203,7 @@ def batches_from(
     while len(view) - at >= HEADER_SIZE:
         header = read_header(view, at)
         if header.size < HEADER_SIZE:
-            raise CorruptBatch(f"at byte {at} of the range there is no batch")
+            raise CorruptBatch(f"there is no batch at byte {at} of the range")
         if header.size > len(view) - at or header.next_offset > end_offset:
             return
         if header.last_offset >= offset:

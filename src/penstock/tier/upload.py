@@ -48,7 +48,7 @@ def _is_stored(key: str, encoded: EncodedObject) -> Procedure[bool]:
         return False
     if found != tail:
         raise CorruptObject(
-            f"{key} was read back with {info.size} bytes, and is not what was sent: "
-            f"{encoded.size} bytes. The store or the network damages data"
+            f"{key} was read back with {info.size} bytes, which differ from the "
+            f"{encoded.size} bytes that were sent: the store or the network damages data"
         )
     return True

@@ -97,7 +97,7 @@ def test_time_is_scripted_and_windows_close_by_the_watermark(
     pipeline.table("minutes").expect([first, second])
     pipeline.table("total").expect([{"clicks": 3}])
     pipeline.sent("alerts").expect([{"key": "/", "value": {"page": "/", "clicks": 2}}])
-    with pytest.raises(PipelineTestFailed, match="there is no table hours: there are minutes, tot"):
+    with pytest.raises(PipelineTestFailed, match="no table hours: the tables are minutes, tot"):
         pipeline.table("hours")
     with pytest.raises(PipelineTestFailed, match=r"no flow sends to mails: .* alerts"):
         pipeline.sent("mails")

@@ -151,9 +151,11 @@ def parse_schedule(
         if value
     ]
     if len(given) > 1:
-        raise PipelineError(f"{' and '.join(given)} exclude each other: give one")
+        raise PipelineError(f"{' and '.join(given)} cannot be combined: give one of them")
     if interval is not None and given not in ([], ["--continuous"]):
-        raise PipelineError(f"--interval is for --continuous, not for {given[0]}")
+        raise PipelineError(
+            f"--interval is for --continuous, and cannot be combined with {given[0]}"
+        )
     if not given and interval is None:
         return None
     try:

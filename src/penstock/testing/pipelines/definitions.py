@@ -84,7 +84,7 @@ class Graph(GraphElementRegistry):
             )
         else:
             raise PipelineTestFailed(
-                f"{output.name} is a {type(output).__name__}, which is unknown"
+                f"{output.name} is a {type(output).__name__}, which tests do not support"
             )
         self.targets[output.name] = found
 

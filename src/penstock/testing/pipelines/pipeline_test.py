@@ -109,7 +109,8 @@ class PipelineTest:
         if unread and not self._preview:
             raise PipelineTestFailed(
                 f"no flow reads the topic {', '.join(unread)}: the pipeline reads "
-                f"{', '.join(sorted(self._sources.read_topics)) or 'no topic'}"
+                f"{', '.join(sorted(self._sources.read_topics)) or 'no topic'}. Correct the "
+                "name in given()"
             )
         return self
 
@@ -133,7 +134,7 @@ class PipelineTest:
         graph = self._ran()
         known = {one.name for one in graph.targets.values() if one.kind != "sink"}
         if name not in known:
-            raise PipelineTestFailed(f"there is no table {name}: there are {_listed(known)}")
+            raise PipelineTestFailed(f"there is no table {name}: the tables are {_listed(known)}")
         try:
             found = self._session.table(name).toArrow()
         except AnalysisException as error:
@@ -167,7 +168,7 @@ class PipelineTest:
 
     def _ran(self) -> Graph:
         if self._graph is None:
-            raise PipelineTestFailed("the pipeline was not run yet: call run() first")
+            raise PipelineTestFailed("the pipeline has not run yet: call run() first")
         return self._graph
 
     @contextmanager

@@ -46,7 +46,8 @@ class Round:
         for step in self._graph.steps:
             if step.target not in self._graph.targets:
                 raise PipelineTestFailed(
-                    f"the flow {step.name} writes to {step.target}, which is not defined"
+                    f"the flow {step.name} writes to {step.target}, which is not defined: "
+                    "define a table or sink of this name"
                 )
         for target in self._graph.targets.values():
             self._prepare(target)
@@ -82,7 +83,7 @@ class Round:
         except (ClientError, ExpectationInvalid) as error:
             raise PipelineTestFailed(f"{step.name}: {error}") from error
         if waits:
-            reasons.append(f"{step.name} waits for {', '.join(waits)}, in a circle")
+            reasons.append(f"{step.name} depends on {', '.join(waits)} in a cycle")
             return False
         try:
             self._write(step, self._graph.targets[step.target], rows)

@@ -189,7 +189,8 @@ class Sources:
             names = list(choice.names)
         if missing := [name for name in names if name not in known]:
             raise PipelineTestFailed(
-                f"the pipeline reads the topic {', '.join(missing)}, which the test does not give: "
+                f"the pipeline reads the topic {', '.join(missing)}, but the test has no "
+                "records for it: "
                 "call given(topic, rows) before run(), or add the topic to spark.penstock.topics "
                 "in the project file"
             )
