@@ -146,7 +146,7 @@ def test_a_script_is_deployed_with_its_folder(visitor: Browserless, bootstrap: s
     [
         (b"no archive", {}, "cannot be unpacked: File is not a zip file"),
         (b"", {}, "choose the folder"),
-        (packed({"../x": "x"}), {}, "leads out of its folder"),
+        (packed({"../x": "x"}), {}, "a path outside its folder"),
         (packed({"x": "x"}), {}, "there is no spark-pipeline.yml in the outermost folder"),
         (packed({"a/spark-pipeline.yml": "", "b": ""}), {}, "there is no spark-pipeline.yml"),
         (packed({"spark-pipeline.yml": "libraries: []"}, "a/"), {}, "yml has no name"),

@@ -109,7 +109,7 @@ def test_what_cannot_be_deployed_is_told_in_the_form(
     archive.set_input_files([{**zipped("x"), "buffer": b"no archive"}])
     refused("the archive cannot be unpacked")
     archive.set_input_files([{**zipped("x"), "buffer": packed({"../x": "x"})}])
-    refused("which leads out of its folder")
+    refused("a path outside its folder")
     archive.set_input_files([zipped(worker.name)])
     refused(f"{worker.name} is deployed already")
     dialog.get_by_label("Name").fill(f"{worker.name}-2")

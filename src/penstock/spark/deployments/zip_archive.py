@@ -95,7 +95,7 @@ def _members(opened: zipfile.ZipFile) -> Iterator[tuple[PurePosixPath, zipfile.Z
 def _checked_path(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise PipelineError(f"the archive has {name!r}, which leads out of its folder")
+        raise PipelineError(f"the archive has {name!r}, a path outside its folder")
     if "\\" in name or not name.isprintable():
         raise PipelineError(
             f"the archive has {name!r}: rename this file to printable characters without \\"
