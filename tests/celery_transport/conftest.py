@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from celery import _state
 
 from celery_transport.both_brokers import QUEUE, Setup
 from celery_transport.rabbitmq_server import rabbitmq
@@ -34,6 +35,9 @@ def setup(
             url = stack.enter_context(rabbitmq(folder))
         app = make_app(url, results_in(folder), QUEUE)
         stack.callback(app.close)
+        # Parts of a nested canvas find their application in this way.
+        stack.callback(_state._set_current_app, _state._tls.current_app)
+        app.set_current()
         started = stack.enter_context(
             worker(folder, "pool", url, QUEUE, "--concurrency", "2", "--pool", "prefork")
         )
