@@ -285,7 +285,7 @@ def test_a_flow_that_ends_without_an_error_is_a_failure_too() -> None:
     flows, _ = live(one)
     flows.start()
     one.query.fail(None)
-    with pytest.raises(PipelineError, match="one has ended"):
+    with pytest.raises(PipelineError, match="one ended although"):
         flows.check()
 
 

@@ -247,7 +247,7 @@ def f():
     [
         (
             '@dp.table\ndef t():\n    return stream("orders")',
-            "reads the topic orders, which the te",
+            "reads the topic orders, but the te",
         ),
         ('@dp.table\ndef t():\n    return stream("clicks", grupId="x")', "did you mean groupId"),
         ("@dp.table\ndef t():\n    return spark.range(1)", "t writes to the table t, .* not a str"),

@@ -38,8 +38,13 @@ class Round:
 
 
 class NoSpark:
+    classic = None
+
     def __init__(self, *_: object) -> None:
         self.closed = False
+
+    def send_modules(self, root: Path) -> None:
+        pass
 
     def streaming_queries(self) -> list[Any]:
         return []
