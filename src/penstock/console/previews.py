@@ -37,6 +37,7 @@ from penstock.spark.deployments.previews import (
     table_named,
     unknown_sources,
 )
+from penstock.spark.pipelines.graph import TOPIC_FORMATS
 from penstock.topic_partition import TopicPartition
 
 TOPICS_MAX: Final = 5
@@ -186,7 +187,12 @@ def _shown_by(graph: Graph, node: str) -> str | frozenset[str]:
             written = [found[each] for each in after.get(node, ())]
             topics_written = [each["name"] for each in written if each["kind"] == "topic"]
             if not topics_written:
-                form = found[node].get("format") or "unknown"
+                form = found[node].get("format")
+                if not form or form in TOPIC_FORMATS:
+                    raise BadRequest(
+                        f"it is not known which topics {name} writes: a sink of a script does not "
+                        "say it, nor one whose records name their topics. Look at these topics"
+                    )
                 raise BadRequest(
                     f"{name} writes to no topic (format {form}): look where it writes to"
                 )
