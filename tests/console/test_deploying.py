@@ -55,6 +55,14 @@ def deployed(visitor: Browserless, name: str, files: Mapping[str, str]) -> None:
     eventually(lambda: visitor.get(f"/api/deployments/{name}").status == 200, 120)
 
 
+def with_spec(before: str, after: str) -> dict[str, str]:
+    """A project whose project file was changed."""
+    files = project()
+    spec = files["spark-pipeline.yml"]
+    assert before in spec
+    return {**files, "spark-pipeline.yml": spec.replace(before, after)}
+
+
 def test_a_project_is_planned_and_then_deployed(
     visitor: Browserless, bootstrap: str, tmp_path: Path
 ) -> None:
@@ -162,6 +170,17 @@ def test_a_script_is_deployed_with_its_folder(visitor: Browserless, bootstrap: s
             {},
             "transformations/clicks.py, line 1: invalid syntax",
         ),
+        (
+            packed({**project(), ".penstockignore": b"\xff"}),
+            {},
+            ".penstockignore is not valid UTF-8 text",
+        ),
+        (packed({**project(), ".penstockignore": "[z-a]"}), {}, "the pattern '[z-a]': bad"),
+        (packed(with_spec("**", "b**x")), {}, "libraries"),
+        (packed(with_spec("transformations/**", ".")), {}, "libraries"),
+        (packed(with_spec("file:///tmp/unused", "file://[x")), {}, "neither a folder nor a URL"),
+        (packed(with_spec("file:///tmp/unused", "s3://[x")), {}, "neither a folder nor a URL"),
+        (packed(with_spec("file:///tmp/unused", '"a\\0b"')), {}, "neither a folder nor a URL"),
         (packed(project("No Name")), {}, "cannot be the name of a deployment"),
         (packed(project()), {"name": "../x"}, "cannot be the name of a deployment"),
         (packed(project()), {"schedule": "soon"}, "schedule must be one of continuous"),

@@ -2,8 +2,8 @@
 
 The browser sends the project twice: for the plan, which says what happens to each checkpoint, and
 to deploy it. So the console keeps no files between the two. The deploy is refused if the files are
-not those of the plan, or another version runs than the one that the plan was made for. A plan changes nothing, so a read-only console
-may make one.
+not those of the plan, or another version runs than the one that the plan was made for. A plan
+changes nothing, so a read-only console may make one.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@
 
 Records are read with the rights of the user. For rows of a table, the console asks the worker that
 runs the pipeline, through a topic (`penstock.spark.deployments`). They are made from the records of
-topics, so only a user who may read all of those topics gets them. Nobody gets rows if it is not
-known which topics these are: a source with a pattern may also read topics that this user cannot
-see.
+topics, so only a user who may read all of those topics gets them. Nobody gets rows if the graph
+says that these topics are not all known: a source with a pattern may also read topics that this
+user cannot see. The graph cannot say it of everything: docs/PIPELINES.md (Rights) has the
+exceptions.
 """
 
 from __future__ import annotations
