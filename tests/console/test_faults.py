@@ -14,8 +14,10 @@ from client.fake_model import Group, Model
 from console.running import Answer, Browserless, eventually, running_console
 from penstock import Producer
 from penstock.client.environment import default_environment
+from penstock.console import link as connecting
 from penstock.console import messages as reading
 from penstock.console.config import ConsoleConfig
+from penstock.console.errors import NotReached
 from penstock.console.filters import compile_filter
 from penstock.console.jobs import Jobs
 from penstock.console.link import Link
@@ -154,3 +156,26 @@ def test_a_page_that_timed_out_loses_no_message(
     assert len(pages) > 1
     seen = [(each["partition"], each["offset"]) for page in pages for each in page["records"]]
     assert sorted(seen) == [(part, offset) for part in range(2) for offset in range(10)]
+
+
+def test_a_broker_that_does_not_say_what_may_be_read_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As such, and not as an internal error of the console."""
+    monkeypatch.setattr(connecting, "_LOOK_MS", 50)
+
+    async def main() -> None:
+        held: list[asyncio.StreamWriter] = []
+        silent = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
+        port = silent.sockets[0].getsockname()[1]
+        link = Link(ConsoleConfig(bootstrap=f"127.0.0.1:{port}"), default_environment(), {})
+        try:
+            with pytest.raises(NotReached, match="the broker did not answer in time"):
+                await link.readable(["orders"])
+        finally:
+            await link.close()
+            for writer in held:
+                writer.close()
+            silent.close()
+
+    asyncio.run(main())

@@ -22,6 +22,8 @@ OTHERS = [
     {"id": "view:v", "kind": "view", "name": "v"},
     {"id": "pattern:web.*", "kind": "pattern", "name": "web.*"},
     {"id": "source:rate", "kind": "source", "name": "rate"},
+    {"id": "sink:a/KafkaTable", "kind": "sink", "name": "KafkaTable"},
+    {"id": "sink:by_row", "kind": "sink", "name": "by_row", "format": "kafka"},
     {"id": "sink:files", "kind": "sink", "name": "files", "format": "parquet"},
 ]
 """Nodes beside those of the fake worker."""
@@ -127,14 +129,16 @@ def test_the_records_of_a_topic_are_shown(visitor: Browserless, node: str) -> No
 @pytest.mark.parametrize(
     ("node", "status", "text"),
     [
-        ("table:page_views", 404, "shown does not run (stopped)"),
-        ("flow:more", 404, "shown does not run (stopped)"),
+        ("table:page_views", 404, "shown is not running (stopped)"),
+        ("flow:more", 404, "shown is not running (stopped)"),
         ("flow:idle", 400, "flow idle: it writes nothing yet"),
         ("topic:page-views", 403, "may not read page-views, or it does not exist yet"),
         ("view:v", 400, "view v: Spark computes a view as a part of each flow"),
         ("pattern:web.*", 400, "pattern web.*: it stands for all topics"),
         ("source:rate", 400, "source rate: it is not in the cluster"),
         ("sink:files", 400, "files writes to no topic (format parquet)"),
+        ("sink:a/KafkaTable", 400, "it is not known which topics KafkaTable writes"),
+        ("sink:by_row", 400, "it is not known which topics by_row writes"),
         ("table:none", 400, "table:none is not in the graph"),
     ],
 )

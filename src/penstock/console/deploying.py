@@ -1,20 +1,23 @@
 """Deploys a project that a person has uploaded, with the rights of the user.
 
 The browser sends the project twice: for the plan, which says what happens to each checkpoint, and
-to deploy it. So the console keeps no files between the two. The deploy is refused if another
-version runs than the one that the plan was made for. A plan changes nothing, so a read-only console
-may make one.
+to deploy it. So the console keeps no files between the two. The deploy is refused if the files are
+not those of the plan, or another version runs than the one that the plan was made for. A plan
+changes nothing, so a read-only console may make one.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from penstock.console.deployments import Deployments, pipeline_errors
-from penstock.console.errors import BadRequest, NotAllowed, NotFound
-from penstock.console.uploads import CheckedProject, Uploads
+from penstock.console.errors import BadRequest, Conflict, NotAllowed, NotFound, NotLoggedIn
+from penstock.console.link import Link
+from penstock.console.uploads import CheckedProject, Upload, Uploads
 from penstock.spark.deployments.archive import FILES_MAX
 from penstock.spark.deployments.catalog_errors import ChangeConflict
 from penstock.spark.deployments.catalog_view import ARCHIVE_BYTES_MAX
@@ -46,6 +49,8 @@ class Wish:
     stopped: bool = False
     expected: int = 0
     """The version that ran when the plan was made."""
+    files: str = ""
+    """The SHA-256 of the files that the plan was made for. Empty: any files."""
     reset: Sequence[str] = ()
     keep: Sequence[str] = ()
 
@@ -63,7 +68,13 @@ class Wish:
 
 
 class Deploying:
-    def __init__(self, deployments: Deployments, uploads: Uploads) -> None:
+    """`is_closed` says whether the user has signed out."""
+
+    def __init__(
+        self, link: Link, deployments: Deployments, uploads: Uploads, is_closed: Callable[[], bool]
+    ) -> None:
+        self._link = link
+        self._is_closed = is_closed
         self._deployments = deployments
         self._uploads = uploads
 
@@ -72,12 +83,15 @@ class Deploying:
         """Returns what a browser need not send, and how much it may send."""
         return {"bytes_max": ARCHIVE_BYTES_MAX, "files_max": FILES_MAX, "ignored": ALWAYS}
 
-    async def plan(self, wish: Wish, parts: AsyncIterator[bytes]) -> dict[str, Any]:
+    async def plan(self, wish: Wish, upload: Upload) -> dict[str, Any]:
         """Returns what a deploy would do to each checkpoint."""
         wish.check()
         if hidden := self._deployments.hidden():
             raise NotAllowed(hidden)
-        project = await self._checked(wish, parts)
+        async with self._checked(wish, upload) as project:
+            return self._plan(wish, project)
+
+    def _plan(self, wish: Wish, project: CheckedProject) -> dict[str, Any]:
         known, name, files = self._deployments.known_all(), _name(wish, project), project.files
         _check_new(known, name, is_new=wish.is_new)
         found = compared(known, name, files.flows)
@@ -92,16 +106,28 @@ class Deploying:
             "name": name,
             "version": found.version,
             "bytes": len(files.archive),
+            "files": _digest(project),
             "flows": told,
             "open": [asdict(each) for each in open_flows],
             "unnamed": files.unnamed,
             "workers": self._deployments.live_workers(),
         }
 
-    async def deploy(self, wish: Wish, parts: AsyncIterator[bytes]) -> dict[str, Any]:
+    async def deploy(self, wish: Wish, upload: Upload) -> dict[str, Any]:
         wish.check()
-        project = await self._checked(wish, parts)
+        self._link.check_writable(f"deploy pipeline {wish.name}".rstrip())
+        async with self._checked(wish, upload) as project:
+            return await self._deploy(wish, project)
+
+    async def _deploy(self, wish: Wish, project: CheckedProject) -> dict[str, Any]:
         name = _name(wish, project)
+        if wish.files and wish.files != _digest(project):
+            raise Conflict(
+                "the files have changed since the plan: look again at what would happen, and then "
+                "deploy"
+            )
+        if self._is_closed():
+            raise NotLoggedIn("you have signed out: nothing was deployed")
         what = f"deploy pipeline {name}"
         async with self._deployments.catalog(what, create=True) as catalog:
             await catalog.caught_up()
@@ -124,8 +150,15 @@ class Deploying:
             workers = len(catalog.live_workers())
         return {"name": name, "version": made.version, "workers": workers}
 
-    async def _checked(self, wish: Wish, parts: AsyncIterator[bytes]) -> CheckedProject:
-        return await self._uploads.checked(parts, wish.script, wish.schedule, wish.when.strip())
+    @asynccontextmanager
+    async def _checked(self, wish: Wish, upload: Upload) -> AsyncIterator[CheckedProject]:
+        user, when = self._link.user or "", wish.when.strip()
+        async with self._uploads.checked(upload, user, wish.script, wish.schedule, when) as project:
+            yield project
+
+
+def _digest(project: CheckedProject) -> str:
+    return hashlib.sha256(project.files.archive).hexdigest()
 
 
 def _name(wish: Wish, project: CheckedProject) -> str:

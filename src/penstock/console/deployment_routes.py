@@ -136,6 +136,7 @@ def _wish(request: Request) -> Wish:
         note=asked.get("note", ""),
         stopped=asked.get("stopped") == "true",
         expected=number(request, "expected", 0, 2**31),
+        files=asked.get("files", ""),
         reset=asked.getlist("reset"),
         keep=asked.getlist("keep"),
     )

@@ -56,6 +56,12 @@ class TooManySessions(ConsoleError):
         super().__init__(f"{most} users are signed in, which is the limit: try again later")
 
 
+class InternalError(ConsoleError):
+    """A fault of the console. Its log has the cause."""
+
+    status = 500
+
+
 class NotReached(ConsoleError):
     """The cluster did not answer."""
 

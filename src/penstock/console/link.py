@@ -33,7 +33,7 @@ from penstock.client.queues.dead_letters import DeadLetters, dead_letter_topic, 
 from penstock.client.queues.queue_stats import GroupQueues, QueueStats, group_queues, queue_stats
 from penstock.client.redrive import Redrive, Redriven
 from penstock.console.config import ConsoleConfig
-from penstock.console.errors import ReadOnly
+from penstock.console.errors import NotReached, ReadOnly
 from penstock.security.acl_filters import AclFilter
 from penstock.security.acls import AclBinding, AclOperation, ResourcePattern
 from penstock.security.quotas import QuotaEntity
@@ -146,11 +146,18 @@ class Link:
         return await self._started(self._acting)
 
     def allow(self, what: str) -> None:
-        user = "" if self.user is None else f"{self.user}: "
+        self.check_writable(what)
+        _audit.info("%s%s", self._who(), what)
+
+    def check_writable(self, what: str) -> None:
+        """Raises `ReadOnly` if the console is read-only. For a change that takes long to prepare;
+        `allow` is called too."""
         if self.config.read_only:
-            _audit.info("%srefused, the console is read-only: %s", user, what)
+            _audit.info("%srefused, the console is read-only: %s", self._who(), what)
             raise ReadOnly
-        _audit.info("%s%s", user, what)
+
+    def _who(self) -> str:
+        return "" if self.user is None else f"{self.user}: "
 
     async def _started(self, admin: Admin) -> Admin:
         async with self._opening:
@@ -253,18 +260,24 @@ class Link:
         )
 
     async def readable(self, names: Iterable[str]) -> frozenset[str]:
-        """Returns those of the topics whose records the user may read, as the brokers say."""
+        """Returns those of the topics whose records the user may read, as the brokers say. Raises
+        `NotReached` if they do not answer in time."""
         request = MetadataRequest(
             [MetadataRequest.Topic(name=name) for name in names],
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=True,
         )
-        async with asyncio.timeout(_LOOK_MS / 1000):
-            cluster = await self._probing()
-            if not cluster.brokers:
-                await cluster.metadata([])
-            connection = await cluster.connection(min(cluster.brokers))
-            answer = await connection.call(request, MetadataResponse)
+        try:
+            async with asyncio.timeout(_LOOK_MS / 1000):
+                cluster = await self._probing()
+                if not cluster.brokers:
+                    await cluster.metadata([])
+                connection = await cluster.connection(min(cluster.brokers))
+                answer = await connection.call(request, MetadataResponse)
+        except TimeoutError:
+            raise NotReached(
+                "the broker did not answer in time, so it is not known what you may read: try again"
+            ) from None
         return frozenset(
             topic.name
             for topic in answer.topics

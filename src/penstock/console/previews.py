@@ -9,9 +9,10 @@
 
 Records are read with the rights of the user. For rows of a table, the console asks the worker that
 runs the pipeline, through a topic (`penstock.spark.deployments`). They are made from the records of
-topics, so only a user who may read all of those topics gets them. Nobody gets rows if it is not
-known which topics these are: a source with a pattern may also read topics that this user cannot
-see.
+topics, so only a user who may read all of those topics gets them. Nobody gets rows if the graph
+says that these topics are not all known: a source with a pattern may also read topics that this
+user cannot see. The graph cannot say it of everything: docs/PIPELINES.md (Rights) has the
+exceptions.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from penstock.spark.deployments.previews import (
     table_named,
     unknown_sources,
 )
+from penstock.spark.pipelines.graph import TOPIC_FORMATS
 from penstock.topic_partition import TopicPartition
 
 TOPICS_MAX: Final = 5
@@ -186,7 +188,12 @@ def _shown_by(graph: Graph, node: str) -> str | frozenset[str]:
             written = [found[each] for each in after.get(node, ())]
             topics_written = [each["name"] for each in written if each["kind"] == "topic"]
             if not topics_written:
-                form = found[node].get("format") or "unknown"
+                form = found[node].get("format")
+                if not form or form in TOPIC_FORMATS:
+                    raise BadRequest(
+                        f"it is not known which topics {name} writes: a sink of a script does not "
+                        "say it, nor one whose records name their topics. Look at these topics"
+                    )
                 raise BadRequest(
                     f"{name} writes to no topic (format {form}): look where it writes to"
                 )

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import resource
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.spark.deployments.archive import UNPACKED_BYTES_MAX
 from penstock.spark.deployments.deploy_plan import parse_schedule
 from penstock.spark.deployments.project_files import prepare
 from penstock.spark.deployments.zip_archive import unzip
@@ -37,12 +39,18 @@ def main(arguments: Sequence[str]) -> int:
     folder, asked = Path(arguments[0]).resolve(), json.loads(arguments[1])
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (_PROCESSOR_S, _PROCESSOR_S))
+    # What is printed also counts.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (UNPACKED_BYTES_MAX, UNPACKED_BYTES_MAX))
+    warnings.simplefilter("ignore")  # Python has one for each doubtful line of the project.
     try:
         answer = check(folder, asked)
     except PipelineError as error:
         answer = {"error": _without(folder, str(error))}
     except ImportError:
         answer = {"error": NO_SPARK}
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        answer = {"error": f"the console cannot read or write the files of the project: {reason}"}
     except (MemoryError, RecursionError):
         answer = {"error": "the files of the project are too large or too deeply nested"}
     text = json.dumps(answer)

@@ -14,7 +14,7 @@ from penstock.console.errors import BadRequest
 from penstock.console.filters import BadFilter, Test, compile_filter
 from penstock.console.messages import LIMIT_MAX, Query
 from penstock.console.shown import FORMATS, PREVIEW_CHARACTERS, Format
-from penstock.console.uploads import TOO_LARGE
+from penstock.console.uploads import TOO_LARGE, Upload
 from penstock.spark.deployments.catalog_view import ARCHIVE_BYTES_MAX
 from penstock.topic_partition import TopicPartition
 
@@ -26,15 +26,20 @@ _INT32_MAX: Final = 2**31 - 1
 ZIP: Final = "application/zip"
 
 
-def uploaded(request: Request) -> AsyncIterator[bytes]:
-    """Returns the parts of an archive that is posted. No form of another site can have this type
+def uploaded(request: Request) -> Upload:
+    """Returns an archive that is posted. No form of another site can have this type
     of content."""
     if request.headers.get("content-type", "") != ZIP:
         raise BadRequest(f"the request must be an archive: set content-type to {ZIP}")
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or len(length) > 19 or int(length) > ARCHIVE_BYTES_MAX:
         raise BadRequest(TOO_LARGE)
-    return _received(request)
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    return Upload(_received(request), gone)
 
 
 async def _received(request: Request) -> AsyncIterator[bytes]:

@@ -50,6 +50,7 @@ class Workspace:
         user: str | None = None,
     ) -> None:
         self.user = user
+        self._closed = asyncio.Event()
         self.link = link = Link(config, env, security, user)
         self.watch = watch = Watch(link, Picture(config.bootstrap, config.read_only))
         self.jobs = jobs = Jobs(watch.tell)
@@ -63,7 +64,7 @@ class Workspace:
         # The files of pipelines belong to the person who runs the console, not to its users.
         self.pipelines = Pipelines(executor, queries, progress, env.clock, with_files=user is None)
         self.deployments = Deployments(link, watch, progress)
-        self.deploying = Deploying(self.deployments, uploads)
+        self.deploying = Deploying(link, self.deployments, uploads, self._closed.is_set)
         self.reprocessing = Reprocessing(link, watch, self.deployments)
         self.previews = Previews(
             link,
@@ -90,7 +91,6 @@ class Workspace:
             self.pipelines.run,
             self.deployments.run,
         )
-        self._closed = asyncio.Event()
 
     def touch(self) -> None:
         self.used = self.link.env.clock.monotonic()

@@ -151,3 +151,56 @@ def test_a_folder_with_too_many_files_is_not_sent(page: Any, url: str, tmp_path:
     dialog.get_by_label(ARCHIVE).set_input_files([large])
     look.click()
     dialog.locator(".error", has_text="the archive is larger than 1 MiB").wait_for()
+
+
+def test_a_deploy_that_is_canceled_is_not_carried_out(
+    page: Any, url: str, worker: FakeWorker, bootstrap: str
+) -> None:
+    """Neither with the button nor with Escape: the request ends, and the page stays where it is."""
+
+    def is_deploy(request: Any) -> bool:
+        return "/api/change/deploy?" in request.url
+
+    page.route("**/api/change/deploy?*", lambda route: None)  # It is neither sent nor answered.
+    for close in ("Cancel", "Escape"):
+        page.goto(f"{url}#/pipelines")
+        page.get_by_role("button", name="Deploy a pipeline").click()
+        dialog = page.locator("dialog")
+        dialog.get_by_label(ARCHIVE).set_input_files([zipped(worker.name)])
+        dialog.get_by_role("button", name=LOOK).click()
+        dialog.locator("#plan").wait_for()
+        with page.expect_request("**/api/change/deploy?*"):
+            dialog.get_by_role("button", name="Deploy", exact=True).click()
+        with page.expect_event("requestfailed", is_deploy) as ended:
+            if close == "Escape":
+                page.keyboard.press("Escape")
+            else:
+                dialog.get_by_role("button", name=close).click()
+        dialog.wait_for(state="detached")
+        assert "ABORTED" in ended.value.failure
+        assert page.url.endswith("#/pipelines")
+        assert not page.locator(".toast").count()
+    assert definition(bootstrap, worker.name) is None
+
+
+def test_files_that_changed_since_the_plan_are_not_deployed(
+    page: Any, url: str, worker: FakeWorker, bootstrap: str
+) -> None:
+    """The form then shows again what would happen. The page sends what the plan was made for."""
+    page.goto(f"{url}#/pipelines")
+    page.get_by_role("button", name="Deploy a pipeline").click()
+    dialog = page.locator("dialog")
+    dialog.get_by_label(ARCHIVE).set_input_files([zipped(worker.name)])
+    look = dialog.get_by_role("button", name=LOOK)
+    look.click()
+    dialog.locator("#plan").wait_for()
+    changed = zipped(worker.name, key="page")["buffer"]
+    page.route("**/api/change/deploy?*", lambda route: route.continue_(post_data=changed))
+    dialog.get_by_role("button", name="Deploy", exact=True).click()
+    dialog.locator(".error", has_text="the files have changed since the plan").wait_for()
+    assert definition(bootstrap, worker.name) is None
+    page.unroute("**/api/change/deploy?*")
+    look.click()
+    dialog.locator("#plan").wait_for()
+    dialog.get_by_role("button", name="Deploy", exact=True).click()
+    page.get_by_text(f"{worker.name} version 1 is deployed").wait_for()

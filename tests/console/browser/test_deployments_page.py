@@ -55,7 +55,7 @@ def test_a_pipeline_whose_worker_is_silent_is_not_shown_as_running(
     page.locator("#facts .state.good", has_text="running").wait_for()
     worker.beat(updated_ms=worker.now_ms() - 600_000)
     page.locator("#facts .state.bad", has_text="no reports").wait_for()
-    page.get_by_text("does not report").wait_for()
+    page.get_by_text("is not reporting").wait_for()
 
 
 def test_the_overview_has_figures_flows_and_the_command_that_deploys(

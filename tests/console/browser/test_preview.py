@@ -68,7 +68,7 @@ def test_a_pipeline_that_does_not_run_has_no_rows(page: Any, url: str, worker: F
     page.goto(f"{url}#/pipelines/{worker.name}")
     page.locator("#graph .node.table").first.click()
     page.locator("#rows").get_by_role("button").click()
-    page.locator("#rows").get_by_text("does not run (backing off)").wait_for()
+    page.locator("#rows").get_by_text("is not running (backing off)").wait_for()
 
 
 def test_a_flow_and_a_sink_show_the_records_that_they_write(

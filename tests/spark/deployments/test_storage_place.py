@@ -8,7 +8,7 @@ from penstock.spark.deployments import change_plan
 from penstock.spark.deployments.catalog_view import CatalogView
 from penstock.spark.deployments.change_plan import Change, NewVersion
 from penstock.spark.deployments.model import Deployment
-from penstock.spark.deployments.storage_place import storage_place
+from penstock.spark.deployments.storage_place import check_storage, storage_place
 from penstock.spark.pipelines.errors import PipelineError
 
 
@@ -33,6 +33,19 @@ from penstock.spark.pipelines.errors import PipelineError
 )
 def test_all_ways_to_write_a_storage_have_the_same_place(storage: str, place: str) -> None:
     assert storage_place(storage) == place
+
+
+@pytest.mark.parametrize("storage", ["s3://[x", "file://[x", "s3://x]y"])
+def test_what_is_not_a_url_is_told(storage: str) -> None:
+    with pytest.raises(PipelineError, match="is neither a folder nor a URL"):
+        storage_place(storage)
+    with pytest.raises(PipelineError, match="is neither a folder nor a URL"):
+        check_storage(storage, "views", {})
+
+
+def test_the_storage_of_another_deployment_is_not_the_fault_of_this_one() -> None:
+    others = {"old": Deployment("old", 1, 1, storage="s3://[x")}
+    check_storage("s3://bucket/x", "views", others)
 
 
 def test_a_change_does_not_give_two_pipelines_one_storage() -> None:

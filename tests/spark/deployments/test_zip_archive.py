@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 import struct
 import zipfile
@@ -63,9 +64,9 @@ def test_the_only_folder_is_the_project(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "text"),
     [
-        ([("../a", "")], "'../a', which leads out"),
-        ([("x/../../a", "")], "which leads out"),
-        ([("/etc/a", "")], "'/etc/a', which leads out"),
+        ([("../a", "")], "'../a', a path outside its folder"),
+        ([("x/../../a", "")], "a path outside its folder"),
+        ([("/etc/a", "")], "'/etc/a', a path outside its folder"),
         ([("a\\b", "")], "printable characters"),
         ([("a\nb", "")], "printable characters"),
         ([(member("a", stat.S_IFLNK | 0o777), "b")], "has the link a: replace it by a copy"),
@@ -73,7 +74,11 @@ def test_the_only_folder_is_the_project(tmp_path: Path) -> None:
         ([("a", "1"), ("./a", "2")], "has a twice"),
         ([("a", "1"), ("a/b", "2")], "cannot be unpacked"),
         ([("a/b", "1"), ("a", "2")], "cannot be unpacked"),
-        ([("a" * 300, "")], "cannot be unpacked: File name too long"),
+        ([("a" * 300, "")], "a path that is too long: shorten it"),
+        ([("\N{SNOWMAN}" * 100, "")], "a path that is too long: shorten it"),
+        ([("abcdefghi/" * 40 + "b" * 700, "")], "a path that is too long: shorten it"),
+        ([("x/" * 50 + "a", "")], "which is in more than 49 folders"),
+        ([("x/" * 30_000 + "a", "")], "which is in more than 49 folders"),
         ([(".git/x", "")], "has no files of a project"),
         ([], "has no files of a project"),
     ],
@@ -103,8 +108,25 @@ def test_a_bomb_is_cut_off(tmp_path: Path) -> None:
 def test_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zip_archive, "FILES_MAX", 3)
     members = [(f"{number}", "") for number in range(4)]
-    with pytest.raises(PipelineError, match="more than 3 files"):
+    with pytest.raises(PipelineError, match="more than 3 files and folders"):
         unzip(packed(tmp_path, *members), tmp_path / "new")
+
+
+def test_too_many_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count as files do, and are counted before any is made."""
+    monkeypatch.setattr(zip_archive, "FILES_MAX", 4)
+    unzip(packed(tmp_path, ("x/y/a", ""), ("x/y/b", "")), tmp_path / "one")
+    with pytest.raises(PipelineError, match="more than 4 files and folders"):
+        unzip(packed(tmp_path, ("x/y/z/a", ""), ("x/y/v/b", "")), tmp_path / "two")
+    assert not (tmp_path / "two" / "x/y/v").exists()
+
+
+def test_the_deepest_folders_can_be_removed(tmp_path: Path) -> None:
+    archive = packed(tmp_path, ("x/" * 49 + "a", "1"), ("b", "2"))
+    root = unzip(archive, tmp_path / "new")
+    assert len(files(root)) == 2
+    shutil.rmtree(root)
+    assert not root.exists()
 
 
 def test_a_file_with_a_password(tmp_path: Path) -> None:

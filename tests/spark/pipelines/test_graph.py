@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from penstock import Admin
 from penstock.spark.pipelines.events import RunView
 from penstock.spark.pipelines.graph import (
     QueryGraphReport,
+    _sources,
     pattern_of,
     query_graph,
     shortened,
@@ -79,6 +81,60 @@ def test_the_options_of_a_source_or_sink_name_its_topics() -> None:
     assert pattern_of({"subscribe": "a"}) == ""
     assert topics_of({"path": "/x"}) == []
     assert len(shortened("x" * 5_000)) == 2_000
+
+
+class Collection:
+    """Of Scala, as py4j shows it."""
+
+    def __init__(self, found: Sequence[Any]) -> None:
+        self._found = found
+
+    def size(self) -> int:
+        return len(self._found)
+
+    def iterator(self) -> Elements:
+        return Elements(iter(self._found))
+
+
+class Elements:
+    def __init__(self, found: Iterator[Any]) -> None:
+        self._left = [*found]
+
+    def hasNext(self) -> bool:  # noqa: N802 -- the name of Scala
+        return bool(self._left)
+
+    def next(self) -> Any:
+        return self._left.pop(0)
+
+
+class Named:
+    """An object of the JVM. Each method returns what it is given for it."""
+
+    def __init__(self, name: str, **methods: Any) -> None:
+        for method, value in {"getClass": self, "getSimpleName": name, **methods}.items():
+            setattr(self, method, lambda value=value: value)
+
+
+def flow_of(*leaves: Named) -> Named:
+    """A resolved flow whose plan has these leaves."""
+    plan = Named("Project", collectLeaves=Collection(leaves))
+    return Named("Flow", df=Named("Dataset", queryExecution=Named("Execution", analyzed=plan)))
+
+
+def test_a_batch_read_of_an_unknown_format_may_read_any_topics() -> None:
+    """Its options are not in the plan. Of files and JDBC it is known that they are no topics."""
+    leaves = [
+        Named(
+            "LogicalRelation",
+            relation=Named(relation),
+            schema=Named("StructType", toDDL="value BINARY"),
+        )
+        for relation in ("KafkaRelation", "HadoopFsRelation", "JDBCRelation", "Other")
+    ]
+    assert list(_sources(flow_of(*leaves, Named("LocalRelation")))) == [
+        (("source", "other topics (KafkaRelation)"), "value BINARY"),
+        (("source", "other topics (Other)"), "value BINARY"),
+    ]
 
 
 def test_the_graph_of_streaming_queries_comes_from_their_progress() -> None:

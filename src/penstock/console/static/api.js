@@ -59,7 +59,7 @@ async function ask(path, options, again = true) {
     if (user !== null) { location.reload(); return new Promise(() => {}); }  // perhaps another user
     return ask(path, options, false);
   }
-  throw new Error(answer.error);
+  throw Object.assign(new Error(answer.error), { status: response.status });
 }
 
 export async function get(path, parameters = {}, signal = undefined) {
@@ -81,9 +81,9 @@ export async function post(path, body = {}, signal = undefined) {
 }
 
 // Sends an archive. What else there is to say is in the URL.
-export async function upload(path, parameters, archive) {
+export async function upload(path, parameters, archive, signal = undefined) {
   const headers = () => ({ "content-type": "application/zip", "x-csrf-token": csrf });
-  return (await ask(`${path}?${parameters}`, () => ({ method: "POST", headers: headers(), body: archive }))).json();
+  return (await ask(`${path}?${parameters}`, () => ({ method: "POST", headers: headers(), body: archive, signal }))).json();
 }
 
 // Reads one JSON value per line, until the signal aborts it.

@@ -13,8 +13,8 @@ function isIgnored(path, patterns) {
     : each.startsWith("*") ? file.endsWith(each.slice(1)) : file === each));
 }
 
-async function packed(values) {
-  const limits = await get("/api/upload-limits");
+async function packed(values, signal) {
+  const limits = await get("/api/upload-limits", {}, signal);
   if (values.folder.length && values.archive.length) throw new Error("choose a folder or an archive, not both");
   if (values.archive.length) {
     if (values.archive[0].size > limits.bytes_max) throw new Error(tooLarge(limits.bytes_max));
@@ -63,19 +63,20 @@ export function deploy(known = null) {
     { name: "stopped", label: "Deploy without starting", kind: "checkbox" }], {
     note: "Other settings stay as before, or have their defaults. On the command line: penstock pipeline deploy.",
     lookButton: "Show what would happen", button: "Deploy",
-    look: async (values) => {
-      plan = await upload("/api/read/deploy", asked(values, known), await packed(values));
+    look: async (values, signal) => {
+      plan = await upload("/api/read/deploy", asked(values, known), await packed(values, signal), signal);
       decided = choices(plan.open);
       return { content: described(plan, known, decided, values.stopped) };
     },
-    send: async (values) => {
+    send: async (values, signal) => {
       const chosen = [...decided.selects].map(([flow, select]) => [flow, select.value]);
       const missing = chosen.find(([, choice]) => !choice);
       if (missing) throw new Error(`choose what happens to ${missing[0]}`);
       const form = asked(values, known);
       form.set("expected", String(plan.version));
+      form.set("files", plan.files);
       for (const [flow, choice] of chosen) form.append(choice, flow);
-      const made = await upload("/api/change/deploy", form, await packed(values));
+      const made = await upload("/api/change/deploy", form, await packed(values, signal), signal);
       toast(`${made.name} version ${made.version} is deployed`);
       location.hash = `#/pipelines/${encodeURIComponent(made.name)}`;
     },

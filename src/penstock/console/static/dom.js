@@ -42,11 +42,13 @@ export function toast(text, bad = false) {
   setTimeout(() => box.remove(), bad ? 9000 : 4000);
 }
 
-// A form in a dialog. `send(values)` does it and may throw; the dialog then stays and says why. With
-// `look`, the first press of the button only shows what would happen: `look(values)` returns its
-// `content`, and the reason if it is `refused`. A change of a field goes back to that.
+// A form in a dialog. `send(values, signal)` does it and may throw; the dialog then stays and says why.
+// With `look`, the first press of the button only shows what would happen: `look(values, signal)` returns
+// its `content`, and the reason if it is `refused`. A change of a field goes back to that, and so does a
+// conflict: somebody else made a change. The signal is aborted when the dialog is closed.
 export function ask(title, fields, { button = "OK", danger = false, send, note, look = null, lookButton = "Show" } = {}) {
   const shown = h("div", { class: "plan", role: "status" });
+  const closing = new AbortController();
   let seen = !look;
   let edits = 0;
   const error = h("p", { class: "error", role: "alert" });
@@ -79,7 +81,7 @@ export function ask(title, fields, { button = "OK", danger = false, send, note, 
     const before = edits;
     try {
       if (!seen) {
-        const found = await look(values);
+        const found = await look(values, closing.signal);
         if (edits !== before) return;
         fill(shown, found.content);
         if (found.refused) throw new Error(found.refused);
@@ -87,25 +89,27 @@ export function ask(title, fields, { button = "OK", danger = false, send, note, 
         go.textContent = button;
         return;
       }
-      await send(values);
+      await send(values, closing.signal);
       dialog.close();
     } catch (failure) {
+      if (failure.name === "AbortError") return;
+      if (failure.status === 409) again();
       error.textContent = failure.message;
     } finally {
       go.disabled = false;
     }
   });
-  if (look) {
-    form.addEventListener("input", () => {
-      edits += 1;
-      seen = false;
-      go.textContent = lookButton;
-      error.textContent = "";
-      fill(shown);
-    });
-  }
+  const again = () => {
+    if (!look) return;
+    edits += 1;
+    seen = false;
+    go.textContent = lookButton;
+    error.textContent = "";
+    fill(shown);
+  };
+  form.addEventListener("input", again);
   const dialog = h("dialog", {}, form);
-  dialog.addEventListener("close", () => dialog.remove());
+  dialog.addEventListener("close", () => { closing.abort(); dialog.remove(); });
   document.body.append(dialog);
   dialog.showModal();
   return inputs;

@@ -60,7 +60,10 @@ def pack(root: Path, ignored: Sequence[str] = ()) -> bytes:
 def project_files(root: Path, ignored: Sequence[str] = ()) -> Iterator[str]:
     """Yields the paths of the files and links of a project, sorted, relative and with slashes."""
     listed = root / IGNORE_NAME
-    given = parse_ignore(listed.read_text("utf-8")) if listed.is_file() else []
+    try:
+        given = parse_ignore(listed.read_text("utf-8")) if listed.is_file() else []
+    except UnicodeDecodeError as error:
+        raise PipelineError(f"{IGNORE_NAME} is not valid UTF-8 text: {error}") from None
     rules = IgnoreRules([*given, *ignored])
     for number, path in enumerate(_walk(root, "", rules), 1):
         if number > FILES_MAX:

@@ -75,7 +75,13 @@ def _rule(pattern: str) -> _Rule:
     folders_only = pattern.endswith("/")
     given = pattern.rstrip("/")
     of_name = "/" not in given
-    return _Rule(re.compile(_expression(given.lstrip("/")), re.DOTALL), of_name, folders_only)
+    try:
+        compiled = re.compile(_expression(given.lstrip("/")), re.DOTALL)
+    except re.error as error:
+        raise PipelineError(
+            f"{IGNORE_NAME} has the pattern {pattern!r}: {error.msg}. Correct what is in brackets"
+        ) from None
+    return _Rule(compiled, of_name, folders_only)
 
 
 def _expression(pattern: str) -> str:

@@ -18,6 +18,7 @@ from penstock.spark.deployments.flow_fingerprints import project_flows, script_f
 from penstock.spark.deployments.model import NAME, Kind
 from penstock.spark.deployments.recompute_parts import project_parts
 from penstock.spark.deployments.requirements_text import check_requirements
+from penstock.spark.deployments.storage_place import not_a_place, storage_place
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.project import find_project, read_spec
 from penstock.spark.pipelines.recompute_scope import PipelineParts
@@ -143,7 +144,7 @@ def _definitions(
     for pattern in map(_pattern, listed):
         if pattern is None:
             raise PipelineError(f"{spec.name}: write libraries as '- glob: {{include: PATTERN}}'")
-        for path in sorted(root.glob(f"{pattern}/*" if pattern.endswith("/**") else pattern)):
+        for path in _matching(root, spec, pattern):
             name = path.relative_to(root).as_posix()
             if not path.is_file() or "__pycache__" in path.parts:
                 continue
@@ -160,6 +161,18 @@ def _definitions(
         raise PipelineError(f"no file matches the libraries of {spec.name}: correct the patterns")
 
 
+def _matching(root: Path, spec: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(root.glob(f"{pattern}/*" if pattern.endswith("/**") else pattern))
+    # The standard library has a different one for each mistake and each version of Python.
+    except (ValueError, IndexError, NotImplementedError, re.error, OSError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else "") or error
+        raise PipelineError(
+            f"{spec.name}: the pattern {pattern!r} in libraries cannot be used ({reason}): write "
+            "one such as transformations/**"
+        ) from None
+
+
 def _pattern(entry: object) -> str | None:
     match entry:
         case {"glob": {"include": str() as pattern}} if pattern:
@@ -173,8 +186,11 @@ def _own_storage(root: Path, content: Mapping[str, Any]) -> list[str]:
     storage = content.get("storage")
     if not isinstance(storage, str) or ("://" in storage and not storage.startswith("file:")):
         return []
-    path = Path(urlsplit(storage).path if storage.startswith("file:") else storage)
-    folder = (root / path).resolve()
+    try:
+        path = Path(urlsplit(storage).path if storage.startswith("file:") else storage)
+        folder = (root / path).resolve()
+    except ValueError as error:
+        raise not_a_place(storage, error) from None
     if folder == root or not folder.is_relative_to(root):
         return []
     return [f"/{folder.relative_to(root).as_posix()}/"]
@@ -182,5 +198,7 @@ def _own_storage(root: Path, content: Mapping[str, Any]) -> list[str]:
 
 def _shared_storage(content: Mapping[str, Any]) -> str:
     storage = content.get("storage")
-    is_url = isinstance(storage, str) and "://" in storage and not storage.startswith("file:")
-    return str(storage) if is_url else ""
+    if not isinstance(storage, str) or "://" not in storage or storage.startswith("file:"):
+        return ""
+    storage_place(storage)  # Raises if it is not a URL.
+    return storage

@@ -21,6 +21,11 @@ from penstock.spark.deployments.ignore_rules import IgnoreRules
 from penstock.spark.pipelines.errors import PipelineError
 
 _PART_BYTES: Final = 1 << 20
+_PATH_PARTS_MAX: Final = 50
+"""Deeper folders could not be removed: the standard library visits them recursively."""
+_PATH_BYTES_MAX: Final = 1_000
+_NAME_BYTES_MAX: Final = 255
+_SHOWN_CHARACTERS: Final = 100
 _ENCRYPTED: Final = 0x1
 _OF_A_MAC: Final = "__MACOSX/"
 _BROKEN: Final = (
@@ -52,9 +57,11 @@ def unzip(archive: Path, target: Path, bytes_max: int = UNPACKED_BYTES_MAX) -> P
 
 def _extract(opened: zipfile.ZipFile, target: Path, bytes_max: int) -> None:
     size = 0
+    folders: set[PurePosixPath] = set()
     for number, (path, member) in enumerate(_members(opened), 1):
-        if number > FILES_MAX:
-            raise PipelineError(f"the archive has more than {FILES_MAX:,} files")
+        folders.update(path.parents[:-1])  # Without ".".
+        if number + len(folders) > FILES_MAX:
+            raise PipelineError(f"the archive has more than {FILES_MAX:,} files and folders")
         file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
         with opened.open(member) as content, file.open("xb") as written:
@@ -93,13 +100,22 @@ def _members(opened: zipfile.ZipFile) -> Iterator[tuple[PurePosixPath, zipfile.Z
 
 
 def _checked_path(name: str) -> PurePosixPath:
+    shown = repr(name if len(name) <= _SHOWN_CHARACTERS else name[:_SHOWN_CHARACTERS] + "...")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise PipelineError(f"the archive has {name!r}, a path outside its folder")
+        raise PipelineError(f"the archive has {shown}, a path outside its folder")
     if "\\" in name or not name.isprintable():
         raise PipelineError(
-            f"the archive has {name!r}: rename this file to printable characters without \\"
+            f"the archive has {shown}: rename this file to printable characters without \\"
         )
+    if len(path.parts) > _PATH_PARTS_MAX:
+        raise PipelineError(
+            f"the archive has {shown}, which is in more than {_PATH_PARTS_MAX - 1} folders: move "
+            "it to a folder further up"
+        )
+    sizes = [len(part.encode()) for part in path.parts]
+    if max(sizes) > _NAME_BYTES_MAX or sum(sizes) > _PATH_BYTES_MAX:
+        raise PipelineError(f"the archive has {shown}, a path that is too long: shorten it")
     return path
 
 

@@ -29,6 +29,8 @@ from penstock.spark.pipelines.jvm import items, planned_run
 TOPIC_FORMATS: Final = frozenset({"penstock", "kafka"})
 UNKNOWN_TOPICS: Final = "other topics"
 """The name of a source whose topics are not known begins with this."""
+_WITHOUT_TOPICS: Final = frozenset({"HadoopFsRelation", "JDBCRelation"})
+"""Relations of batch reads that are no topics. Any other, such as that of Kafka, may read some."""
 _STAND_IN: Final = "memory"
 """While Spark resolves a flow, this source stands in for a table of the pipeline."""
 _EVERY_S: Final = 300.0
@@ -283,6 +285,11 @@ def _sources(flow: Any) -> Iterator[tuple[tuple[str, str], str]]:
                 form = "penstock" if topics_of(options) or pattern_of(options) else ""
             case "StreamingRelation":
                 form, options = leaf.sourceName(), {}
+            case "LogicalRelation":
+                relation = str(leaf.relation().getClass().getSimpleName())
+                if relation not in _WITHOUT_TOPICS:
+                    yield ("source", f"{UNKNOWN_TOPICS} ({relation})"), str(leaf.schema().toDDL())
+                continue
             case _:
                 continue
         if form in TOPIC_FORMATS:
