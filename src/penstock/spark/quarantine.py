@@ -180,8 +180,8 @@ def as_records(flow: str, rows: DataFrame) -> DataFrame:
 
 @contextmanager
 def topics_checked(check: Check) -> Iterator[None]:
-    """Calls `check` for every quarantine topic of the flows that are defined in the block. No two of
-    them may have the same sink name."""
+    """Calls `check` for every quarantine topic of the flows that are defined in the block. No two
+    of them may have the same sink name."""
     token, names = _check.set(check), _sink_names.set({})
     try:
         yield

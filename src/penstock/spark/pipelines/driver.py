@@ -187,14 +187,16 @@ class Spark:
         return list(active.values())
 
     def close(self) -> None:
-        for query in self.streaming_queries():
-            query.stop()
-        with suppress(Exception):  # The JVM ends with this process even if Connect fails.
-            if self.session is not None:
-                self.session.stop()
-        if self.classic is not None:
-            self.classic.stop()
-        self._modules.close()
+        try:
+            for query in self.streaming_queries():
+                query.stop()
+            with suppress(Exception):  # The JVM ends with this process even if Connect fails.
+                if self.session is not None:
+                    self.session.stop()
+            if self.classic is not None:
+                self.classic.stop()
+        finally:
+            self._modules.close()
 
 
 class Pipeline:
