@@ -118,16 +118,24 @@ def test_a_name_that_is_no_file_name_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["certs"]
 
 
-@pytest.mark.parametrize("name", ["ca", "CA", "ca-key", "bob-key"])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("ca", "'ca' is reserved for the files of the CA: use another name"),
+        ("CA", "'CA' is reserved for the files of the CA: use another name"),
+        ("ca-key", "'ca-key' is reserved for the files of the CA: use another name"),
+        ("bob-key", "'bob-key' would have the file of the key of 'bob': use another name"),
+    ],
+)
 def test_a_name_whose_files_are_those_of_another_certificate_is_refused(
-    penstock: Runner, tmp_path: Path, name: str
+    penstock: Runner, tmp_path: Path, name: str, reason: str
 ) -> None:
     """`ca` would replace the authority, and `bob-key` the key of bob."""
     penstock("cert", "new", str(tmp_path), "--user", "bob")
     before = {path.name: path.read_text() for path in tmp_path.iterdir()}
     ended = penstock("cert", "new", str(tmp_path), "--user", name, "--force")
     assert ended.code == 2
-    assert "is reserved for the files of the CA: use another name" in ended.err
+    assert reason in ended.err
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
 
 

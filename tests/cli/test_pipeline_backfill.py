@@ -14,8 +14,11 @@ pytest.importorskip("yaml", reason='pipelines need PySpark: pip install "penstoc
 from cli.conftest import Runner
 from cli.test_pipeline_deploy import report, with_catalog
 from penstock import Admin, Producer
+from penstock.cli.pipeline_backfill import _texts
+from penstock.spark.deployments.backfill_plan import Figures
 from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.model import BackfillStatus, Deployment
+from penstock.spark.stream_position import BackfillRequest
 from penstock.testing.broker import Broker
 from penstock.topic_partition import TopicPartition
 
@@ -127,9 +130,19 @@ def test_a_repetition_and_deleted_records_are_stated(deployed: Deployed) -> None
         admin.delete_records({TopicPartition(deployed.topic, 0): 3})
     asked = deployed("copy", "--from", "1d", "--again")
     assert asked.code and "7 of these records were read before" in asked.err
-    assert "retention deleted 3 records" in asked.out
+    assert "retention deleted the start of this range: the first 3 offsets" in asked.out
     made = deployed.json("copy", "--from", "1d", "--again", "--yes")
     assert (made["records"], made["repeated"], made["deleted"]) == (7, 7, 3)
+
+
+def test_a_backfill_names_the_flow_of_the_quarantined_rows() -> None:
+    """It would drop them without a word otherwise."""
+    request = BackfillRequest(0, "views", {}, from_ms=1_000, to_ms=2_000)
+    found = Figures({}, 1, 0, 0, 0, 0)
+    (_, told) = _texts(request, found, "shop", "views_quarantine")
+    assert told.startswith("rows that views quarantines are not written by this backfill")
+    assert "penstock pipeline backfill shop views_quarantine with the same range" in told
+    assert len(_texts(request, found, "shop", "")) == 1
 
 
 def test_waiting_ends_with_the_backfill(deployed: Deployed) -> None:

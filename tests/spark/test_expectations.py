@@ -67,6 +67,17 @@ def test_the_strictest_expectation_decides(
     assert found(checked.quarantined) == sorted(expected, key=str)
 
 
+def test_a_row_that_fails_the_flow_is_not_quarantined(spark: SparkSession) -> None:
+    """The flow of the quarantine does not fail. It would write the row, and after the repair of the
+    flow the row would be in both places."""
+    checked = check(
+        rows(spark),
+        Expectation("has_id", HAS_ID, "fail"),
+        Expectation("is_page", IS_PAGE, "quarantine"),
+    )
+    assert found(checked.quarantined) == [(3, "x", ["is_page"])]
+
+
 def test_a_condition_that_is_null_is_a_violation(spark: SparkSession) -> None:
     checked = check(rows(spark), Expectation("small", "id < 3", "drop"))
     assert found(checked.passed) == [(1, "/a")]

@@ -6,15 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.client.admin.operations import TopicInfo
 from penstock.client.errors import BrokerError, TopicNotFound
+from penstock.spark.encoding import Encoder
 from penstock.spark.expectations import expect
 from penstock.spark.options import SinkOptions, parse_sink
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.quarantine_topics import TopicCheck
-from penstock.spark.quarantine import NONE, ExpectationInvalid, Quarantine, sink_options
+from penstock.spark.quarantine import (
+    NONE,
+    ExpectationInvalid,
+    Quarantine,
+    define_topic,
+    sink_options,
+    topics_checked,
+)
 from penstock.wire.errors import ErrorCode
 
 
@@ -46,6 +55,11 @@ def test_the_expectations_of_a_flow_share_one_quarantine() -> None:
     ):
         bad.joined(Quarantine(table="worse"), "views")
 
+    with pytest.raises(
+        ExpectationInvalid, match="views names the quarantine topic bad twice, with different quar"
+    ):
+        bad.joined(Quarantine(topic="bad", options={"delivery": "exactly_once"}), "views")
+
     def views() -> Any:
         raise AssertionError("is not called")
 
@@ -68,6 +82,8 @@ class FakeSession:
 
 
 BROKER = "kafka.bootstrap.servers"
+NUMBER = pa.struct([("a", pa.float64())])
+NUMBERS = pa.struct([("list", pa.list_(NUMBER)), ("map", pa.map_(pa.string(), NUMBER))])
 
 
 def test_the_sink_writes_json_to_the_brokers_of_the_pipeline() -> None:
@@ -86,6 +102,47 @@ def test_options_of_the_sink_can_be_given() -> None:
     options = parse_sink(with_schema)
     assert (options.bootstrap_servers, options.formats.value) == ("other:1", "avro")
     assert (options.delivery, options.sink) == ("exactly_once", "shop-bad")
+
+
+def test_the_sink_writes_numbers_that_json_does_not_have() -> None:
+    """Otherwise one NaN would stop the flow of a quarantine for good."""
+    quarantine = Quarantine(topic="bad", options={BROKER: "b:1"})
+    options = parse_sink(sink_options(quarantine, FakeSession({})))
+    rows = [{"a": 0.5}, {"a": float("nan")}, {"a": float("inf")}, {"a": float("-inf")}, {"a": None}]
+    column = pa.array([{"list": [row, None], "map": [("k", row)]} for row in rows], NUMBERS)
+    encoded = Encoder(options).encode(pa.RecordBatch.from_pydict({"value": column}))
+    assert [value.decode() for value in encoded.column("value").to_pylist()] == [
+        f'{{"list":[{{"a":{text}}},null],"map":{{"k":{{"a":{text}}}}}}}'
+        for text in ("0.5", '"NaN"', '"Infinity"', '"-Infinity"', "null")
+    ]
+
+
+@pytest.fixture
+def defined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sinks that are defined."""
+    pipelines = pytest.importorskip("pyspark.pipelines", reason="needs Spark Connect")
+    sinks: list[str] = []
+    monkeypatch.setattr(pipelines, "create_sink", lambda name, *_: sinks.append(name))
+    monkeypatch.setattr(pipelines, "append_flow", lambda **_: lambda _function: None)
+    return sinks
+
+
+def define(flow: str, sink: str, broker: str = "b:1") -> None:
+    options = {BROKER: broker, "delivery": "exactly_once", "sink": sink}
+    rows: Any = None
+    define_topic(flow, Quarantine(topic="bad", options=options), rows, FakeSession({}))
+
+
+def test_two_quarantines_cannot_have_one_sink_name(defined: list[str]) -> None:
+    """They would fence each other for ever. In every round they are defined anew."""
+    for _ in range(2):
+        with topics_checked(lambda *_: None):
+            define("views", "shop-bad")
+            define("clicks", "shop-bad-clicks")
+            define("orders", "shop-bad", broker="other:1")
+            with pytest.raises(ExpectationInvalid, match="of views and sales both have the sink "):
+                define("sales", "shop-bad")
+    assert defined == [f"{flow}_quarantine_topic" for flow in ("views", "clicks", "orders")] * 2
 
 
 class FakeAdmin:

@@ -302,9 +302,9 @@ def test_the_probe_accepts_a_server_that_does_everything_right() -> None:
     [
         (S3Stub(ignores_create=True), "ignores create-if-absent"),
         (S3Stub(creates_at_once=True), "concurrent creates of one name succeeded"),
-        (S3Stub(forgets_deletes=True), "still has an object that was deleted"),
+        (S3Stub(forgets_deletes=True), "still returns an object that was deleted"),
         (S3Stub(status=403), "403"),
-        (S3Stub(status=404), "is there a bucket of this name"),
+        (S3Stub(status=404), "check that the bucket exists"),
     ],
 )
 def test_the_probe_refuses_an_unsuitable_server_with_the_reason(stub: S3Stub, reason: str) -> None:

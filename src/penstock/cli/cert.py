@@ -194,8 +194,13 @@ def expiring(
 def _own_paths(folder: Path, name: str) -> tuple[Path, Path]:
     """Returns the files of a broker or user. They are never those of the CA, nor a file of
     another certificate."""
-    if name.lower() == "ca" or name.lower().endswith("-key"):
+    if name.lower() in ("ca", "ca-key"):
         raise CommandFailed(f"{name!r} is reserved for the files of the CA: use another name")
+    if name.lower().endswith("-key"):
+        raise CommandFailed(
+            f"the certificate of {name!r} would have the file of the key of {name[:-4]!r}: use "
+            "another name"
+        )
     return paths_of(folder, name)
 
 

@@ -77,7 +77,7 @@ def backfill(
     show: Annotated[bool, typer.Option("--list", help="Show the last backfills.")] = False,
     cancel: Annotated[
         bool,
-        typer.Option("--cancel", help="Cancel the backfill. What it has read stays in the table."),
+        typer.Option("--cancel", help="Cancel the backfill. What it has read stays in the result."),
     ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the backfill has ended.")
@@ -99,7 +99,7 @@ def backfill(
         ended = done(_cancelled(bootstrap, name, flow))
         _tell(
             {"cancelled": ended.id},
-            f"cancelled backfill {ended.id}; what it has read stays in the table",
+            f"cancelled backfill {ended.id}; what it has read stays in the result",
             json=json,
         )
         return
@@ -161,13 +161,15 @@ def _begin(
 ) -> None:
     plan = done(_planned(bootstrap, name, request))
     if not json:
-        for line in _texts(request, plan.found):
+        for line in _texts(request, plan.found, name, plan.flow.quarantine):
             emit(line)
     with told():
         plan.check()
     confirm(_question(request, plan.found), yes=yes)
     made = done(_requested(bootstrap, name, plan))
     result = {"id": made.id, "flow": made.flow, **_figures_json(plan.found)}
+    if plan.flow.quarantine:
+        result["quarantine"] = plan.flow.quarantine
     text = f"backfill {made.id} of {printable(made.flow)} is requested"
     if wait_s is None:
         _tell(result, text, json=json)
@@ -192,7 +194,7 @@ async def _planned(bootstrap: str, name: str, request: BackfillRequest) -> Plann
         return await backfill_requests.planned(admin, flow, request)
 
 
-def _texts(request: BackfillRequest, found: Figures) -> list[str]:
+def _texts(request: BackfillRequest, found: Figures, name: str, quarantine: str) -> list[str]:
     records, partitions = count(found.records, "record"), count(len(found.ranges), "partition")
     times = f"{time_text(request.from_ms)} to {time_text(request.to_ms)}"
     lines = [f"{printable(request.flow)}: {records} in {partitions}, from {times}"]
@@ -201,8 +203,15 @@ def _texts(request: BackfillRequest, found: Figures) -> list[str]:
     if found.deleted:
         oldest = f"; the oldest record left is from {time_text(found.oldest_ms)}"
         lines.append(
-            f"retention deleted {count(found.deleted, 'record')} at the start of this range, so "
-            f"they cannot be read{oldest if found.oldest_ms else ''}"
+            "retention deleted the start of this range: the first "
+            f"{count(found.deleted, 'offset')} of these partitions cannot be read"
+            f"{oldest if found.oldest_ms else ''}"
+        )
+    if quarantine:
+        lines.append(
+            f"rows that {printable(request.flow)} quarantines are not written by this backfill: "
+            f"for these, also run penstock pipeline backfill {name} {printable(quarantine)} with "
+            "the same range"
         )
     return lines
 

@@ -223,7 +223,7 @@ def _deploy(
                 functions = printable(", ".join(files.unnamed))
                 emit(
                     f"could not compare the flows of {functions} with the running version, "
-                    "because their names are computed"
+                    "because their names or expectations are computed"
                 )
         if decision.reset:
             flows = ", ".join(decision.reset)

@@ -203,8 +203,9 @@ async def _checked(
         await catalog.caught_up()
         old = catalog.deployment(name)
         running = catalog.versions.get((name, old.version))
-        recompute_requests.check_recompute(old, running, parts(catalog), order)
-        graph = recompute_requests.planned_graph(catalog.statuses.get(name))
+        status = catalog.statuses.get(name)
+        recompute_requests.check_recompute(old, running, parts(catalog), order, status)
+        graph = recompute_requests.planned_graph(status)
     async with connect(broker_address(old, bootstrap)) as admin:
         return old.version, await recompute_requests.deleted_records(admin, topics_read(graph))
 

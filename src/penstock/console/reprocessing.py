@@ -159,7 +159,7 @@ class Reprocessing:
     async def _checked(self, known: Known, order: RecomputeOrder) -> dict[str, int]:
         deployment, version, status = known
         parts = recompute_requests.parts_of(version, status)
-        recompute_requests.check_recompute(deployment, version, parts, order)
+        recompute_requests.check_recompute(deployment, version, parts, order, status)
         self._check_address(deployment)
         topics = topics_read(recompute_requests.planned_graph(status))
         admin = await self._link.reading()

@@ -227,7 +227,9 @@ def check(rows: DataFrame, *expectations: Expectation, flow: str | None = None) 
     passed = counted.filter(is_kept.otherwise(sf.lit(True)))
     names = [sf.when(violated[each], sf.lit(each.name)) for each in expectations]
     reasons = sf.array_compact(sf.array(*names)) if names else sf.array().cast("array<string>")
-    quarantined = rows.filter(any_of("quarantine")).withColumn(VIOLATIONS_COLUMN, reasons)
+    # A row that fails the flow is not written: it is an error, and comes again after the repair.
+    is_quarantined = any_of("quarantine") & ~any_of("fail")
+    quarantined = rows.filter(is_quarantined).withColumn(VIOLATIONS_COLUMN, reasons)
     return Checked(passed, quarantined)
 
 

@@ -6,7 +6,8 @@ their digits, and maps are objects. `json_reading` reads all of these back uncha
 is written as null.
 
 Texts are escaped in a few passes over the whole column, and only if there is something to escape.
-JSON cannot represent NaN and infinities, so they are refused.
+JSON cannot represent NaN and infinities, so they are refused, or written as the texts "NaN",
+"Infinity" and "-Infinity", as Spark's `to_json` does.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ _ESCAPES: Final = {chr(code): json.dumps(chr(code))[1:-1] for code in range(0x20
 _NULL: Final = "null"
 
 
-def write_json(column: pa.Array) -> pa.Array:
-    """Returns one text for each value, in UTF-8; null stays null."""
-    return _restored(_fragments(column, "value"), column).cast(pa.binary())
+def write_json(column: pa.Array, *, non_finite_as_text: bool = False) -> pa.Array:
+    """Returns one text for each value, in UTF-8; null stays null. Raises `SerializationFailed` for
+    NaN and infinities, unless they become texts."""
+    fragments = _fragments(column, "value", non_finite_as_text)
+    return _restored(fragments, column).cast(pa.binary())
 
 
 def check_json_type(kind: pa.DataType, name: str) -> None:
@@ -60,27 +63,23 @@ _PLAIN: Final = (
 )
 
 
-def _fragments(column: pa.Array, name: str) -> pa.Array:
-    """Returns JSON for each value. The result for a null does not matter: callers replace it."""
+def _fragments(column: pa.Array, name: str, lenient: bool) -> pa.Array:
+    """Returns JSON for each value. The result for a null does not matter: callers replace it.
+    `lenient`: NaN and infinities become texts."""
     kind = column.type
     if pa.types.is_struct(kind):
-        return _objects(column, name)
+        return _objects(column, name, lenient)
     if pa.types.is_map(kind):
-        return _maps(column, name)
+        return _maps(column, name, lenient)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        items = _present(column.flatten(), f"{name}[]")
+        items = _present(column.flatten(), f"{name}[]", lenient)
         return _joined("[", pc.binary_join(_lists(column, items), ","), "]")
     if pa.types.is_null(kind):
         return pa.nulls(len(column), pa.string())
     if pa.types.is_boolean(kind):
         return pc.if_else(column, "true", "false")
     if pa.types.is_floating(kind):
-        if not pc.all(pc.is_finite(column)).as_py() and len(column) != column.null_count:
-            raise SerializationFailed(
-                f"{name} contains NaN or an infinity, which JSON does not have: replace it, for "
-                "example with null"
-            )
-        return column.cast(pa.string())
+        return _numbers(column, name, lenient)
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         texts = [v if v is None else b64encode(v).decode("ascii") for v in column.to_pylist()]
         return _joined('"', pa.array(texts, pa.string()), '"')
@@ -93,23 +92,37 @@ def _fragments(column: pa.Array, name: str) -> pa.Array:
     return column.cast(pa.string())
 
 
-def _objects(column: pa.StructArray, name: str) -> pa.Array:
+def _numbers(column: pa.FloatingPointArray, name: str, lenient: bool) -> pa.Array:
+    texts = column.cast(pa.string())
+    is_finite = pc.is_finite(column)
+    if pc.all(is_finite).as_py() or len(column) == column.null_count:
+        return texts
+    if not lenient:
+        raise SerializationFailed(
+            f"{name} contains NaN or an infinity, which JSON does not have: replace it, for "
+            "example with null"
+        )
+    infinities = pc.if_else(pc.greater(column, 0), '"Infinity"', '"-Infinity"')
+    return pc.if_else(is_finite, texts, pc.if_else(pc.is_nan(column), '"NaN"', infinities))
+
+
+def _objects(column: pa.StructArray, name: str, lenient: bool) -> pa.Array:
     pieces: list[Any] = []
     for index in range(column.type.num_fields):
         field = column.type.field(index)
         label = json.dumps(field.name, ensure_ascii=False)
         pieces += [f"{',' if pieces else '{'}{label}:"]
-        pieces += [_present(column.field(index), f"{name}.{field.name}")]
+        pieces += [_present(column.field(index), f"{name}.{field.name}", lenient)]
     if not pieces:
         return pa.array(["{}"] * len(column), pa.string())
     return _joined(*pieces, "}")
 
 
-def _maps(column: pa.MapArray, name: str) -> pa.Array:
+def _maps(column: pa.MapArray, name: str, lenient: bool) -> pa.Array:
     column = column.cast(pa.list_(column.type.field(0)))
     entries = column.flatten()
     keys = _joined('"', _escaped(entries.field(0).cast(pa.string())), '":')
-    items = _joined(keys, _present(entries.field(1), f"{name}{{}}"))
+    items = _joined(keys, _present(entries.field(1), f"{name}{{}}", lenient))
     return _joined("{", pc.binary_join(_lists(column, items), ","), "}")
 
 
@@ -142,9 +155,9 @@ def _any_match(texts: pa.Array, pattern: str) -> bool:
     return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
 
 
-def _present(column: pa.Array, name: str) -> pa.Array:
+def _present(column: pa.Array, name: str, lenient: bool) -> pa.Array:
     """Returns fragments, with `null` for missing values."""
-    fragments = _restored(_fragments(column, name), column)
+    fragments = _restored(_fragments(column, name, lenient), column)
     return pc.fill_null(fragments, _NULL) if fragments.null_count else fragments
 
 

@@ -36,6 +36,9 @@ C = TypeVar("C", bound=str)
 _CLIENT: Final = "kafka."
 _SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "outputmode", "queryname"})
 """Options that Spark itself adds to those of the user."""
+QUARANTINE_OPTION: Final = "penstock.quarantine"
+"""Added to the sink of a quarantine. It is not for users: any row can be a bad one, so the sink
+must write all of them, also rows with NaN."""
 
 SOURCE_OPTIONS: Final = (
     "subscribe",
@@ -205,6 +208,8 @@ class SinkOptions:
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     missing_progress: MissingProgress = "fail"
     """What to do with a batch above 0 if nothing is known about the batches before."""
+    is_quarantine: bool = False
+    """Whether NaN and infinities are written to JSON as texts, and not refused."""
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -296,6 +301,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
         sink=options.text("sink") or options.text("queryName"),
         transaction_timeout_ms=timeout_ms,
         missing_progress=missing_progress,
+        is_quarantine=options.flag(QUARANTINE_OPTION, False),
         client=options.client,
     )
 
@@ -314,7 +320,7 @@ class _Options:
                 raise OptionError(f"{name} cannot be set: {refused[name]}")
             if name.startswith(_CLIENT):
                 self.client[name.removeprefix(_CLIENT).replace(".", "_")] = value
-            elif name not in names and name not in _SPARKS_OWN:
+            elif name not in names and name not in _SPARKS_OWN | {QUARANTINE_OPTION}:
                 raise _unknown(name, names)
 
     def text(self, name: str) -> str:

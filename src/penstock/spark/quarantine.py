@@ -35,6 +35,9 @@ _FORMAT: Final = "penstock"
 Check = Callable[[str, "SinkOptions"], None]
 """Called with the name of a flow and the options of the sink for its quarantine."""
 _check: ContextVar[Check | None] = ContextVar("penstock quarantine check", default=None)
+_SinkNames = dict[tuple[str, str], str]
+"""Brokers and the name of a sink with exactly once -> the flow whose quarantine has it."""
+_sink_names: ContextVar[_SinkNames | None] = ContextVar("penstock quarantine sinks", default=None)
 
 
 class ExpectationInvalid(ValueError):
@@ -72,6 +75,11 @@ class Quarantine:
         """Returns the destination that two expectations of a flow name together."""
         if NONE in (self, other) or self == other:
             return other if self == NONE else self
+        if self.topic is not None and self.topic == other.topic:
+            raise ExpectationInvalid(
+                f"{flow} names the quarantine topic {self.topic} twice, with different "
+                "quarantine_options: name it in one expectation only"
+            )
         raise ExpectationInvalid(
             f"{flow} has two quarantines, {self._described()} and {other._described()}: all "
             "expectations of a flow share one, so name it in one of them"
@@ -124,6 +132,7 @@ def define_topic(
         raise ExpectationInvalid(
             f"the quarantine topic of {flow} cannot be used: {error}"
         ) from None
+    _take_name(flow, options)
     if (check := _check.get()) is not None:
         check(flow, options)
     sink = f"{flow}_quarantine_topic"
@@ -131,9 +140,26 @@ def define_topic(
     pipelines.append_flow(target=sink, name=f"{flow}_quarantine")(lambda: as_records(flow, rows()))
 
 
+def _take_name(flow: str, options: SinkOptions) -> None:
+    """Raises `ExpectationInvalid` if the quarantine of another flow has the same sink name. Their
+    transactions would have the same ids, so the two would fence each other again and again."""
+    names = _sink_names.get()
+    if names is None or not options.sink:
+        return
+    other = names.setdefault((options.bootstrap_servers, options.sink), flow)
+    if other != flow:
+        raise ExpectationInvalid(
+            f"the quarantines of {other} and {flow} both have the sink {options.sink}, so each "
+            "would fence the transactions of the other: give each of them its own name in "
+            "quarantine_options"
+        )
+
+
 def sink_options(quarantine: Quarantine, session: Any) -> dict[str, str]:
     """Returns the options of the sink. The brokers are those of the pipeline unless the options
     name others."""
+    from penstock.spark.options import QUARANTINE_OPTION  # noqa: PLC0415 -- see `_problem`
+
     given = {name: str(value) for name, value in quarantine.options.items()}
     names = {name.lower() for name in given}
     if not names & {_BOOTSTRAP_OPTION, "profile"}:
@@ -142,7 +168,7 @@ def sink_options(quarantine: Quarantine, session: Any) -> dict[str, str]:
         given |= {"valueFormat": "json"}
     if "kafka.allow.auto.create.topics" not in names:
         given |= {"kafka.allow.auto.create.topics": "false"}
-    return given | {"topic": str(quarantine.topic)}
+    return given | {"topic": str(quarantine.topic), QUARANTINE_OPTION: "true"}
 
 
 def as_records(flow: str, rows: DataFrame) -> DataFrame:
@@ -154,9 +180,11 @@ def as_records(flow: str, rows: DataFrame) -> DataFrame:
 
 @contextmanager
 def topics_checked(check: Check) -> Iterator[None]:
-    """Calls `check` for every quarantine topic of the flows that are defined in the block."""
-    token = _check.set(check)
+    """Calls `check` for every quarantine topic of the flows that are defined in the block. No two
+    of them may have the same sink name."""
+    token, names = _check.set(check), _sink_names.set({})
     try:
         yield
     finally:
+        _sink_names.reset(names)
         _check.reset(token)

@@ -70,6 +70,17 @@ def test_a_flow_is_filled_from_the_topics_that_it_has_reported() -> None:
     assert found.began == {T0: 9, T1: 9}
 
 
+def test_the_flow_of_the_quarantined_rows_is_named() -> None:
+    """The backfill of a flow drops the rows that it quarantines."""
+    assert flow_to_fill(DEPLOYMENT, VERSION, status(), "copied").quarantine == ""
+    for name in ("copied_quarantine", "copy_function_quarantine"):
+        version = replace(VERSION, flows={"copied": STREAM, name: STREAM})
+        assert flow_to_fill(DEPLOYMENT, version, status(), "copied").quarantine == name
+    other = str(Fingerprint("streaming", False, "s", "p", "another definition"))
+    version = replace(VERSION, flows={"copied": STREAM, "more_quarantine": other})
+    assert flow_to_fill(DEPLOYMENT, version, status(), "copied").quarantine == ""
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [

@@ -187,6 +187,19 @@ def test_a_quarantine_that_moves_to_a_topic_has_no_checkpoint_there() -> None:
     assert outcome(table, topic) == "kept"
 
 
+def test_a_quarantine_that_is_added_to_a_running_flow_says_where_it_starts() -> None:
+    """Not where the flow is: so rows can be in both places, or in neither."""
+    code = QUARANTINE.replace("{more}", "")
+    after = prints({"flows/a.py": code})
+    before = prints({"flows/a.py": code.replace('"quarantine"', '"drop"')})
+    assert [*before] == ["clicks"], "the name of the flow, and not of its function"
+    (added,) = [each for each in compare(before, after) if each.outcome == "new"]
+    assert added.flow == "read_clicks_quarantine"
+    assert "startingOffsets of its source, and not where clicks is" in added.reason
+    both = [each.reason for each in compare({}, after)]
+    assert not any("startingOffsets" in reason for reason in both), "both start together"
+
+
 def test_a_quarantine_with_a_computed_name_is_reported() -> None:
     text = QUARANTINE.replace("{more}", ", quarantine_table=NAME")
     assert project_flows({"flows/a.py": text}, ["flows/a.py"], "h")[1] == ["read_clicks"]

@@ -64,6 +64,16 @@ def test_rounds_that_get_shorter_have_not_caught_up() -> None:
     assert looked.events == ["caught-up"]
 
 
+def test_the_command_for_the_swap_names_the_pipeline() -> None:
+    looked = Looked("manual")
+    looked.look()
+    looked.look(begun=1)
+    step = looked.look(ended=1, round_s=1.0)
+    ((what, text),) = step.events
+    assert what == "caught-up"
+    assert text.endswith(": to put them in use: penstock pipeline swap views")
+
+
 def test_rounds_that_do_not_get_shorter_have_caught_up() -> None:
     """A pipeline whose rounds are long would otherwise never be swapped."""
     looked = Looked()

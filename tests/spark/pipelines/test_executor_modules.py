@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("grpc", reason='pipelines need PySpark: pip install "penstock[spark]"')
+
+from penstock.spark.pipelines.driver import Spark
 from penstock.spark.pipelines.executor_modules import ExecutorModules, pack_modules
 
 
@@ -39,6 +43,62 @@ def test_the_python_files_of_the_project_are_packed(project: Path, tmp_path: Pat
         names = ["rules/__init__.py", "rules/grades.py", "transformations/views.py"]
         assert archive.namelist() == names
         assert archive.read("rules/grades.py") == b"# rules/grades.py"
+
+
+def test_the_modules_are_compressed(project: Path, tmp_path: Path) -> None:
+    (project / "rules/grades.py").write_text("# the same line\n" * 1_000)
+    packed = pack_modules(project, tmp_path)
+    assert packed is not None
+    with zipfile.ZipFile(packed) as archive:
+        entry = archive.getinfo("rules/grades.py")
+    assert entry.compress_size < entry.file_size / 10
+
+
+def test_files_that_cannot_be_read_are_left_out(
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A driver starts also beside the lock of an editor, and says which module it did not send."""
+    (project / "rules/.#grades.py").symlink_to("someone@here.123")
+    (project / "rules/gone.py").symlink_to("nowhere.py")
+    (project / "rules/.hidden.py").write_text("# hidden")
+    (project / "rules/folder.py").mkdir()
+    os.mkfifo(project / "rules/pipe.py")
+    (project / "rules/secret.py").write_text("# secret")
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == "secret.py":  # The rights of a file do not stop root.
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    packed = pack_modules(project, tmp_path)
+    assert packed is not None
+    with zipfile.ZipFile(packed) as archive:
+        names = ["rules/__init__.py", "rules/grades.py", "transformations/views.py"]
+        assert archive.namelist() == names
+    assert "secret.py is not sent to executors: Permission denied" in capsys.readouterr().err
+
+
+def test_the_folder_is_deleted_if_spark_does_not_stop(project: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("the JVM is gone")
+
+    sessions: Any = Sessions()
+    spark = Spark.__new__(Spark)
+    spark.session, spark.classic = None, None
+    spark._modules = ExecutorModules("yarn")
+    spark._modules.send(project, sessions.connect, None)
+    folder = spark._modules._folder
+    assert folder is not None and folder.is_dir()
+    spark.streaming_queries = list  # type: ignore[method-assign]
+    spark.classic = SimpleNamespace(stop=fail)
+    with pytest.raises(RuntimeError):
+        spark.close()
+    assert not folder.exists()
 
 
 def test_the_name_of_the_file_depends_on_its_content(project: Path, tmp_path: Path) -> None:

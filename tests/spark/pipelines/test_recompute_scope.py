@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from penstock.spark.deployments.flow_fingerprints import project_flows
-from penstock.spark.deployments.recompute_parts import project_parts, running_parts, topics_read
+from penstock.spark.deployments.flow_sources import ProjectCode
+from penstock.spark.deployments.generations import RecomputeOrder
+from penstock.spark.deployments.model import Deployment, Status, Version
+from penstock.spark.deployments.recompute_parts import (
+    project_parts,
+    running_flows,
+    running_parts,
+    topics_read,
+)
+from penstock.spark.deployments.recompute_requests import check_recompute
 from penstock.spark.pipelines.recompute_scope import (
     PipelineParts,
     RecomputeRefused,
@@ -135,6 +144,106 @@ def test_a_quarantine_is_a_table_or_writes_to_a_topic() -> None:
     assert parts is not None
     assert parts.streaming_tables == ["all_views", "page_views"]
     assert parts.sink_flows == ["alerts", "page_views_quarantine"]
+
+
+EXPECTED = """
+from penstock.spark import expect
+from penstock.spark import expect as other
+from rules import checked, quality
+
+KIND = "quarantine"
+BAD = "bad"
+ALSO = KIND
+OPTIONS = {"on_violation": KIND, "quarantine_topic": "bad"}
+MORE = dict(on_violation="quarantine", quarantine_topic="bad")
+mine = expect("id", "id > 0", KIND, quarantine_topic=BAD)
+renamed = other
+
+
+DECORATORS
+def seen():
+    return spark.readStream.format("penstock").option("subscribe", "views").load()
+"""
+RULES = """
+import penstock.spark
+from penstock.spark import expect as demand
+
+quality = penstock.spark.expect("id", "id > 0", "quarantine", quarantine_topic="bad")
+
+
+def checked(function):
+    return demand("id", "id > 0", "quarantine", quarantine_topic="bad")(function)
+"""
+
+
+def expected_code(decorators: str) -> ProjectCode:
+    code = EXPECTED.replace("DECORATORS", decorators)
+    # A decorator that is not used would be reported, too.
+    rules = RULES if "checked" in decorators else RULES.partition("def checked")[0]
+    for unused in ("mine", "quality"):
+        if f"@{unused}" not in decorators:
+            code, rules = (
+                text.replace(f"{unused} = ", f"{unused} = 1 #") for text in (code, rules)
+            )
+    return ProjectCode({"a.py": code, "rules.py": rules})
+
+
+def flow_names(code: ProjectCode) -> list[str]:
+    return [flow.name for flow in code.flows(["a.py"])]
+
+
+@pytest.mark.parametrize(
+    "decorators",
+    [
+        '@dp.table\n@expect("id", "id > 0", "quarantine", quarantine_topic="bad")',
+        '@dp.temporary_view\n@expect("id", "id > 0", "quarantine", quarantine_topic="bad")',
+        "@dp.table\n@quality",
+        "@dp.table\n@mine",
+        '@dp.table\n@expect("id", "id > 0", on_violation=ALSO, quarantine_topic=BAD)',
+        '@dp.table\n@other("id", "id > 0", "quarantine", quarantine_topic="bad")',
+        '@dp.table\n@renamed("id", "id > 0", "quarantine", quarantine_topic="bad")',
+        '@dp.table\n@expect("id", "id > 0", **OPTIONS)',
+        '@dp.table\n@expect("id", "id > 0", **MORE)',
+    ],
+)
+def test_the_flow_of_a_quarantine_is_found(decorators: str) -> None:
+    code = expected_code(decorators)
+    assert "seen_quarantine" in flow_names(code)
+    assert "seen_quarantine_topic" in code.sinks
+    assert code.unnamed == []
+
+
+@pytest.mark.parametrize(
+    ("decorators", "named"),
+    [
+        ('@dp.table\n@expect("id", "id > 0", on_violation=chosen())', "seen"),
+        ('@dp.table\n@expect("id", "id > 0", **chosen())', "seen"),
+        ("@dp.table\n@expect(*chosen())", "seen"),
+        ("@dp.table\n@checked", "checked"),
+        ("@dp.table\n@partial(expect, 'id')('id > 0', 'quarantine')", "seen"),
+    ],
+)
+def test_an_expectation_that_is_not_understood_is_reported(decorators: str, named: str) -> None:
+    code = expected_code(decorators)
+    assert "seen_quarantine" not in flow_names(code)
+    assert named in code.unnamed
+
+
+def test_an_expectation_that_keeps_its_rows_here_is_no_quarantine() -> None:
+    code = expected_code('@dp.table\n@expect("id", "id > 0")\n@other("a", "a > 0", "drop")')
+    assert (flow_names(code), code.unnamed) == (["seen"], [])
+
+
+def test_flows_to_topics_that_only_the_graph_shows_are_running_flows() -> None:
+    """Otherwise they would count as new, and start again from the beginning after the swap."""
+    assert running_flows(["page_views"], GRAPH, {}, None) == ["alerts", "page_views"]
+    deployment = Deployment("shop", 1, 1, first_version=1)
+    version = Version("shop", 1, "project", "spark-pipeline.yml", "h", 1, flows={"page_views": ""})
+    status = Status("shop", "RUNNING", 1, 1, run={"graph": GRAPH})
+    order = RecomputeOrder(("page_views", "all_views"), "manual", 1)
+    with pytest.raises(RecomputeRefused, match="alerts writes to a topic"):
+        check_recompute(deployment, version, PARTS, order, status)
+    check_recompute(deployment, version, PARTS, order, None)
 
 
 def test_computed_names_are_left_to_spark() -> None:

@@ -42,7 +42,7 @@ function choices(open) {
 function described(plan, known, decided, stopped) {
   const lines = [known ? `${plan.name} becomes a new version, after version ${plan.version}` : `${plan.name} is deployed for the first time`,
     `${size(plan.bytes)} of files`, ...plan.flows];
-  if (plan.unnamed.length) lines.push(`Not compared, because their names are computed: flows of ${plan.unnamed.join(", ")}`);
+  if (plan.unnamed.length) lines.push(`Not compared, because their names or expectations are computed: flows of ${plan.unnamed.join(", ")}`);
   lines.push(stopped ? "It is not started" : "It is started");
   if (!plan.workers) lines.push("No worker is running, so nothing is run yet. Start one with: penstock pipeline worker");
   return [h("ul", { id: "plan" }, lines.map((line) => h("li", {}, line))), decided.element];

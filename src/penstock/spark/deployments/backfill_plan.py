@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.spark.deployments.flow_fingerprints import parse_fingerprint
+from penstock.spark.deployments.flow_fingerprints import parse_fingerprint, quarantine_flow
 from penstock.spark.deployments.model import BackfillStatus, Deployment, Status, Version
 from penstock.spark.offset_ranges import Ranges, from_json, joined, size
 from penstock.spark.offsets import Offsets, from_spark
@@ -36,6 +36,9 @@ class FlowToFill:
     topics: dict[str, int]
     began: Offsets
     read: Ranges
+    quarantine: str = ""
+    """The flow that gets the quarantined rows of this flow. A backfill of this flow leaves them
+    out."""
 
     @property
     def topic_partitions(self) -> list[TopicPartition]:
@@ -110,7 +113,8 @@ def flow_to_fill(
             f"according to its status, {flow} reads {partitions:,} partitions, but a backfill "
             f"reads 1 to {PARTITIONS_MAX:,}: restart the pipeline, or split the flow"
         )
-    return FlowToFill(flow, sources, topics, began, read)
+    quarantine = quarantine_flow(flow, version.flows)
+    return FlowToFill(flow, sources, topics, began, read, quarantine)
 
 
 def _check_kind(version: Version, flow: str) -> None:

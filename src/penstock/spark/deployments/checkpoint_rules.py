@@ -21,7 +21,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from penstock.spark.deployments.flow_fingerprints import Fingerprint, parse_fingerprint
+from penstock.spark.deployments.flow_fingerprints import (
+    Fingerprint,
+    parse_fingerprint,
+    quarantine_flow,
+)
 from penstock.spark.deployments.model import Version
 from penstock.spark.pipelines.errors import PipelineError
 
@@ -98,7 +102,9 @@ def compare(
         if flow in old:
             changes.append(_compared(flow, old[flow], new.get(flow)))
         else:
-            changes.append(_added(flow, (former or {}).get(flow), new[flow]))
+            known = (each for each in old if each in new and quarantine_flow(each, new) == flow)
+            accepts = next(known, "")
+            changes.append(_added(flow, (former or {}).get(flow), new[flow], accepts))
     return changes
 
 
@@ -147,14 +153,23 @@ def _refusal(missing: Sequence[FlowChange]) -> str:
     )
 
 
-def _added(flow: str, former: Former | None, after: str) -> FlowChange:
+def _added(flow: str, former: Former | None, after: str, accepts: str = "") -> FlowChange:
     """A flow that the running version does not have. Its storage may have a checkpoint of it: of an
-    earlier version, of a deployment that was deleted, or of runs of the project."""
+    earlier version, of a deployment that was deleted, or of runs of the project. `accepts`: the
+    running flow whose quarantined rows it gets."""
     found = parse_fingerprint(after)
     if found is not None and found.kind == "batch":
         return FlowChange(flow, "new", "it has no checkpoint: it is computed in every round")
     change = None if former is None else _compared(flow, former.fingerprint, after)
     if former is None or change is None or change.outcome in ("new", "moved"):
+        if accepts:
+            return FlowChange(
+                flow,
+                "new",
+                f"it starts at the startingOffsets of its source, and not where {accepts} is: with "
+                f"earliest, rows that {accepts} accepted before are there, too; with latest, rows "
+                f"that arrive before it starts can be in neither of the two",
+            )
         return FlowChange(
             flow,
             "new",

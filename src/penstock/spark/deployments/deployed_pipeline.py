@@ -40,6 +40,8 @@ from penstock.spark.deployments.model import Deployment, Event, Status, Version
 from penstock.spark.deployments.phase import Phase
 from penstock.spark.deployments.pipeline_task import PipelineTask
 from penstock.spark.deployments.recompute import QUIET, Recomputation, Seen, Stage, Step
+from penstock.spark.deployments.recompute_parts import running_flows
+from penstock.spark.deployments.recompute_requests import planned_graph
 from penstock.spark.deployments.supervisor_events import Held, Now
 from penstock.spark.deployments.surroundings import Surroundings
 from penstock.spark.pipelines.driver_control import Assignment
@@ -229,7 +231,9 @@ class DeployedPipeline:
         if deployment is None or deployment.recompute is None:
             return assigned
         running = self.around.catalog.versions.get((self.name, deployment.version))
-        flows = [] if running is None else sorted(running.flows)
+        told = self.around.catalog.statuses.get(self.name)
+        graphs = planned_graph(told), self.main.view.graph
+        flows = running_flows(() if running is None else running.flows, *graphs)
         return replace(assigned, recompute=list(deployment.recompute.tables), running_flows=flows)
 
     def complete(self, status: Status) -> Status:

@@ -24,6 +24,8 @@ from penstock.spark.deployments.flow_sources import FlowKind, FlowSource, Projec
 
 _FORMAT: Final = "1"
 _PARTS: Final = 6
+_QUARANTINE: Final = "_quarantine"
+"""How the names of the flows end that get the quarantined rows of another flow."""
 _HASH_DIGITS: Final = 16
 _STATEFUL: Final = frozenset(
     {
@@ -80,6 +82,22 @@ def parse_fingerprint(text: str) -> Fingerprint | None:
     if kind not in ("streaming", "batch") or state not in ("stateful", "stateless"):
         return None
     return Fingerprint("batch" if kind == "batch" else "streaming", state == "stateful", *hashes)
+
+
+def quarantine_flow(flow: str, flows: Mapping[str, str]) -> str:
+    """Returns the flow that gets the quarantined rows of a flow; empty if none is known. It has the
+    name of the function, which may not be that of the flow, and the same code. `flows` maps the
+    flows of a version to their fingerprints."""
+    if (named := f"{flow}{_QUARANTINE}") in flows:
+        return named
+    own = parse_fingerprint(flows.get(flow, ""))
+    if own is None or flow.endswith(_QUARANTINE):
+        return ""
+    for other in sorted(flows):
+        found = parse_fingerprint(flows[other])
+        if other.endswith(_QUARANTINE) and found and found.definition == own.definition:
+            return other
+    return ""
 
 
 def project_flows(

@@ -136,7 +136,7 @@ class Recomputation:
             return Step(hold=is_shared, hold_recompute=is_shared)
         if self.stage is Stage.NONE or recompute.generation != self._generation:
             self._begin(recompute, seen)
-        self._note_round(seen, recompute)
+        self._note_round(seen, recompute, deployment.name)
         if seen.failures > self._failures:
             self._on_failure()
         self._failures = seen.failures
@@ -161,7 +161,7 @@ class Recomputation:
         self._ended, self._failures = seen.begun, seen.failures
         self._rounds, self._round_s = 0, 0.0
 
-    def _note_round(self, seen: Seen, recompute: Recompute) -> None:
+    def _note_round(self, seen: Seen, recompute: Recompute, name: str) -> None:
         if seen.ended <= self._ended:
             return
         before, self._round_s = self._round_s, seen.round_s
@@ -173,9 +173,8 @@ class Recomputation:
         is_steady = self._rounds > 1 and seen.round_s >= limits.steady_ratio * before
         if seen.round_s <= limits.caught_up_s or is_steady:
             self.stage = Stage.CAUGHT_UP
-            rest = (
-                "" if self._is_wanted(recompute) else ": to put them in use: penstock pipeline swap"
-            )
+            rest = f": to put them in use: penstock pipeline swap {name}"
+            rest = "" if self._is_wanted(recompute) else rest
             text = f"the new tables have caught up after {self._rounds} rounds{rest}"
             self._events.append(("caught-up", text))
 

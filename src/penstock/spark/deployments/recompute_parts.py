@@ -57,6 +57,14 @@ def running_parts(graph: Mapping[str, Any], flows: Mapping[str, str]) -> Pipelin
     return PipelineParts(sorted(streaming), sorted(views), sorted(sinks)) if writers else None
 
 
+def running_flows(flows: Collection[str], *graphs: Mapping[str, Any] | None) -> list[str]:
+    """Returns the flows of the version that runs: those that its code shows, and those that write
+    to topics in the graphs which Spark has planned. Not every quarantine can be seen in code."""
+    planned = [running_parts(graph, {}) for graph in graphs if graph]
+    sinks = [flow for parts in planned if parts is not None for flow in parts.sink_flows]
+    return sorted({*flows, *sinks})
+
+
 def topics_read(graph: Mapping[str, Any]) -> list[str]:
     """Returns the topics that a pipeline reads, by the graph in its status."""
     try:

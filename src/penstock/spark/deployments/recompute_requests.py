@@ -18,7 +18,7 @@ from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.catalog_errors import ChangeConflict, is_refusal
 from penstock.spark.deployments.generations import RecomputeOrder
 from penstock.spark.deployments.model import Deployment, Status, Version
-from penstock.spark.deployments.recompute_parts import running_parts
+from penstock.spark.deployments.recompute_parts import running_flows, running_parts
 from penstock.spark.pipelines.recompute_scope import (
     PipelineParts,
     RecomputeRefused,
@@ -52,6 +52,7 @@ def check_recompute(
     running: Version | None,
     parts: PipelineParts | None,
     order: RecomputeOrder,
+    status: Status | None,
 ) -> None:
     """Raises `PipelineError` if it is known already that these tables cannot be computed again."""
     generations.check_no_recompute(deployment)
@@ -66,7 +67,8 @@ def check_recompute(
             "they would have the same names there"
         )
     if parts is not None:
-        check_scope(parts, order.tables, () if running is None else running.flows)
+        flows = () if running is None else running.flows
+        check_scope(parts, order.tables, running_flows(flows, planned_graph(status)))
 
 
 async def deleted_records(admin: LogReader, topics: Sequence[str]) -> dict[str, int]:

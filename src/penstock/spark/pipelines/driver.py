@@ -53,7 +53,11 @@ from penstock.spark.pipelines.project import (
 from penstock.spark.pipelines.quarantine_topics import TopicCheck
 from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.recompute_graph import pipeline_parts, table_identifiers
-from penstock.spark.pipelines.recompute_scope import RecomputeRefused, check_scope
+from penstock.spark.pipelines.recompute_scope import (
+    RecomputeRefused,
+    batch_limit,
+    check_scope,
+)
 from penstock.spark.pipelines.source_names import NamingClient
 from penstock.spark.pipelines.table_writers import Definitions, flows_to_reset
 from penstock.spark.pipelines.task_skew import TaskSkew
@@ -183,14 +187,16 @@ class Spark:
         return list(active.values())
 
     def close(self) -> None:
-        for query in self.streaming_queries():
-            query.stop()
-        with suppress(Exception):  # The JVM ends with this process even if Connect fails.
-            if self.session is not None:
-                self.session.stop()
-        if self.classic is not None:
-            self.classic.stop()
-        self._modules.close()
+        try:
+            for query in self.streaming_queries():
+                query.stop()
+            with suppress(Exception):  # The JVM ends with this process even if Connect fails.
+                if self.session is not None:
+                    self.session.stop()
+            if self.classic is not None:
+                self.classic.stop()
+        finally:
+            self._modules.close()
 
 
 class Pipeline:
@@ -210,7 +216,8 @@ class Pipeline:
         self._spec = spec
         self._spark = spark
         self._events = events
-        self._is_checked = False
+        self._recompute_limit: str | None = None
+        """Not None: a recompute was checked."""
         self._graph = GraphReport(spark, spec_path.parent.resolve(), events.write, SystemClock())
         self._runs_on = runs_on
         self._quarantine_topics = TopicCheck()
@@ -251,8 +258,23 @@ class Pipeline:
 
     def recompute(self, tables: Sequence[str], running_flows: Sequence[str]) -> None:
         """Runs a round of a recompute: all tables, but no flow that writes to a topic."""
-        limit = self._spec.configuration.get(RECOMPUTE_LIMIT_SETTING, RECOMPUTE_LIMIT)
-        with self._defined(limit) as (graph, definitions):
+        if self._recompute_limit is None:
+            self._recompute_limit = self._checked_limit(tables, running_flows)
+        with self._defined(self._recompute_limit) as (graph, definitions):
+            assert definitions is not None, "it was checked"
+            definitions.check()
+            definitions.check_places(self._spec.storage)
+            definitions.check_logs(self._spec.storage)
+            chosen = table_identifiers(self._spark.classic, self._spark.session, graph)
+            self._follow(graph, self._started(graph, dry=False, only=chosen))
+
+    def _checked_limit(self, tables: Sequence[str], running_flows: Sequence[str]) -> str:
+        """Checks whether the tables can be recomputed. Returns the limit for sources without one.
+
+        Only Spark's plan of the whole graph tells whether there is a watermark: the limit is added
+        while a single flow is defined, and a view of another flow may have one. So the graph is
+        defined here without a limit, and again for the round."""
+        with self._defined() as (graph, definitions):
             if definitions is None:
                 raise RecomputeRefused(
                     "tables on a Connect server (sc://) cannot be recomputed beside the "
@@ -266,12 +288,10 @@ class Pipeline:
             definitions.check()
             definitions.check_places(self._spec.storage)
             definitions.check_logs(self._spec.storage)
-            classic, session = self._spark.classic, self._spark.session
-            if not self._is_checked:
-                check_scope(pipeline_parts(classic, session, graph), tables, running_flows)
-                self._is_checked = True
-            chosen = table_identifiers(classic, session, graph)
-            self._follow(graph, self._started(graph, dry=False, only=chosen))
+            parts = pipeline_parts(self._spark.classic, self._spark.session, graph)
+            check_scope(parts, tables, running_flows)
+        limit = self._spec.configuration.get(RECOMPUTE_LIMIT_SETTING, RECOMPUTE_LIMIT)
+        return batch_limit(parts, limit)
 
     def _reset(self, flows: Sequence[str]) -> None:
         """Lets flows begin again, in a run of their tables only."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -63,7 +64,12 @@ class ExecutorModules:
 
 def pack_modules(root: Path, folder: Path) -> Path | None:
     """Writes the zip file into a folder. Returns None if there are no modules."""
-    found = {path.relative_to(root).as_posix(): path.read_bytes() for path in python_files(root)}
+    found = {}
+    for path in python_files(root):
+        try:
+            found[path.relative_to(root).as_posix()] = path.read_bytes()
+        except OSError as error:
+            sys.stderr.write(f"{path} is not sent to executors: {error.strerror}\n")
     if not found:
         return None
     digest = hashlib.sha256()
@@ -74,13 +80,14 @@ def pack_modules(root: Path, folder: Path) -> Path | None:
     packed = folder / f"penstock-modules-{digest.hexdigest()[:_HASH_DIGITS]}.zip"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in found.items():
-            archive.writestr(zipfile.ZipInfo(name, _DATE), content)
+            # A ZipInfo has its own compression, which is none.
+            archive.writestr(zipfile.ZipInfo(name, _DATE), content, zipfile.ZIP_DEFLATED)
     return packed
 
 
 def python_files(root: Path) -> Iterator[Path]:
-    """Yields the Python files of a folder, in a fixed order, without those of environments, caches
-    and hidden folders."""
+    """Yields the Python files of a folder, in a fixed order, without those of environments and
+    caches, and without hidden ones."""
     for place, folders, files in os.walk(root):
         here = Path(place)
         folders[:] = sorted(
@@ -90,4 +97,7 @@ def python_files(root: Path) -> Iterator[Path]:
             and name not in _SKIPPED
             and not (here / name / _ENVIRONMENT).exists()
         )
-        yield from (here / name for name in sorted(files) if name.endswith(".py"))
+        for name in sorted(files):
+            # Editors keep locks and copies in hidden files. A pipe would never be read to its end.
+            if name.endswith(".py") and not name.startswith(".") and (here / name).is_file():
+                yield here / name

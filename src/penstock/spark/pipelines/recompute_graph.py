@@ -8,7 +8,7 @@ from typing import Any, Final
 from penstock.spark.pipelines.explain import short_name
 from penstock.spark.pipelines.graph import TOPIC_FORMATS
 from penstock.spark.pipelines.jvm import connect_session, items
-from penstock.spark.pipelines.recompute_scope import PipelineParts, Source
+from penstock.spark.pipelines.recompute_scope import PipelineParts, Source, has_watermark
 
 _LEAVES_MAX: Final = 200
 
@@ -26,12 +26,17 @@ def pipeline_parts(classic: Any, session: Any, graph_id: str) -> PipelineParts:
         )
         for flow in items(defined.flows())
     }
-    resolved = defined.toDataflowGraph().resolve(False).resolvedFlows()
+    resolved = [*items(defined.toDataflowGraph().resolve(False).resolvedFlows())]
     return PipelineParts(
         streaming_tables=[name for name, streaming in tables.items() if streaming],
         views=[name for name, streaming in tables.items() if not streaming],
         sink_flows=[flow for flow, target in flows.items() if target in sinks],
-        sources=[source for flow in items(resolved) for source in _sources(flow)],
+        sources=[source for flow in resolved for source in _sources(flow)],
+        watermarks=[
+            short_name(flow.identifier().unquotedString())
+            for flow in resolved
+            if has_watermark(str(flow.df().queryExecution().analyzed().toString()))
+        ],
     )
 
 

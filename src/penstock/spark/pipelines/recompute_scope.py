@@ -15,8 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from penstock.spark.pipelines.errors import PipelineError
+
+_WATERMARK: Final = "EventTimeWatermark"
+"""The name of the node in Spark's plans, also as a part of other names."""
 
 
 class RecomputeRefused(PipelineError):
@@ -40,6 +44,8 @@ class PipelineParts:
     """Materialized views."""
     sink_flows: Collection[str]
     sources: Sequence[Source] = field(default_factory=list)
+    watermarks: Sequence[str] = field(default_factory=list)
+    """Flows whose plan has a watermark."""
 
 
 def check_scope(
@@ -72,6 +78,22 @@ def check_scope(
         )
     for source in parts.sources:
         _check_source(source)
+
+
+def batch_limit(parts: PipelineParts, limit: str) -> str:
+    """Returns the limit of a micro-batch for sources without one; empty: no limit.
+
+    A limit divides the records by their offsets and not by their time. The first batches may have
+    all old records of one partition and few of another. The watermark then follows the first one,
+    and Spark drops the rows of the other one as late. Without a limit, one batch has all of them.
+    """
+    return "" if parts.watermarks else limit
+
+
+def has_watermark(plan: str) -> bool:
+    """Returns whether the text of an analyzed plan has a watermark. A column or a literal of this
+    name counts, too: without the limit nothing is lost."""
+    return _WATERMARK in plan
 
 
 def _check_source(source: Source) -> None:

@@ -24,14 +24,15 @@ TASKS_MAX: Final = 10_000
 """Spark reads all tasks of a stage to find the median."""
 _JOBS_MAX: Final = 10
 _STAGES_MAX: Final = 20
+_NUMBER: Final = re.compile(r"\d+")
 _BATCH: Final = re.compile(r"batch = (\d+)")
 
 
-def ratio(median_ms: float, longest_ms: float) -> float | None:
-    """Returns the duration of the longest task of a stage, divided by the median one. None if they
-    say nothing."""
+def ratio(median_ms: float, longest_ms: float) -> float:
+    """Returns the duration of the longest task of a stage, divided by the median one. 1.0 if the
+    longest one is short: no task keeps the others waiting."""
     if longest_ms < TASK_MS_LEAST:
-        return None
+        return 1.0
     return round(longest_ms / max(median_ms, 1.0), 1)
 
 
@@ -60,7 +61,10 @@ class TaskSkew:
     def _most_uneven(self, run: str, batch: int) -> float | None:
         spark = self._classic._jsc.sc()
         store = spark.statusStore()
-        jobs = sorted(spark.statusTracker().getJobIdsForGroup(run))[-_JOBS_MAX:]
+        # As one text: each element of a Java array would be a call, and Spark keeps 1,000 jobs.
+        arrays = self._classic._sc._gateway.jvm.java.util.Arrays
+        text = str(arrays.toString(spark.statusTracker().getJobIdsForGroup(run)))
+        jobs = sorted(map(int, _NUMBER.findall(text)))[-_JOBS_MAX:]
         stages = {stage for job in jobs for stage in _stages(store.job(job), batch)}
         found = [self._stage(store, stage) for stage in sorted(stages)[-_STAGES_MAX:]]
         return max((each for each in found if each is not None), default=None)
@@ -68,6 +72,8 @@ class TaskSkew:
     def _stage(self, store: Any, stage: int) -> float | None:
         attempt = store.lastStageAttempt(stage)
         tasks = int(attempt.numCompleteTasks())
+        if tasks == 1:
+            return 1.0
         if not 2 <= tasks <= TASKS_MAX:
             return None
         gateway = self._classic._sc._gateway

@@ -145,7 +145,7 @@ def test_events_that_do_not_fit_are_dropped_and_nothing_waits() -> None:
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        ("ftp://host/x", "does not know ftp"),
+        ("ftp://host/x", "does not support ftp"),
         ("https://user:word@host/", "without a password"),
         ("http:///path", "with a host"),
         ("topic:", "topic:NAME"),
