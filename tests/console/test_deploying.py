@@ -463,18 +463,26 @@ def test_a_check_ends_when_the_browser_goes_away(threads: Threads, folder: Path)
     assert not list(folder.iterdir())
 
 
-async def never() -> AsyncIterator[bytes]:
-    raise AssertionError("the upload is read")
-    yield b""
+class Never:
+    """The parts of an upload that nobody may read."""
+
+    def __aiter__(self) -> Never:
+        return self
+
+    async def __anext__(self) -> bytes:
+        raise AssertionError("the upload is read")
 
 
 def with_workspace(
-    threads: Threads, run: Callable[[Workspace], Coroutine[None, None, None]], **config: bool
+    threads: Threads,
+    run: Callable[[Workspace], Coroutine[None, None, None]],
+    *,
+    read_only: bool = False,
 ) -> None:
     """Runs with the workspace of a user whose cluster does not answer."""
 
     async def main() -> None:
-        settings = ConsoleConfig(bootstrap="localhost:1", **config)
+        settings = ConsoleConfig(bootstrap="localhost:1", read_only=read_only)
         env = default_environment()
         await run(Workspace(settings, env, threads, Uploads(threads), {}, "ann"))
 
@@ -487,7 +495,7 @@ WISH = Wish(name="", is_new=True, script="", schedule="", when="")
 def test_a_read_only_console_refuses_a_deploy_before_the_upload(threads: Threads) -> None:
     async def run(space: Workspace) -> None:
         with pytest.raises(ReadOnly):
-            await space.deploying.deploy(WISH, Upload(never(), stays))
+            await space.deploying.deploy(WISH, Upload(Never(), stays))
 
     with_workspace(threads, run, read_only=True)
 
