@@ -17,6 +17,9 @@ SEEDS ?= 0..2000
 CUTS  ?= 100
 JOBS  ?= $(shell nproc)
 
+# The tests start thousands of processes, and each would compile every module again: half of its start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup tools run test starve messages docs lint bench crash fuzz kill9 chaos chaos-queues chaos-redelivery chaos-pipelines quotas txn-matrix sim sim-bugs power-cuts sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-long spark-restarts
 
 setup: $(STAMP)
