@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import random
 import secrets
 import socket
 import subprocess
+import sys
 import threading
 import time
 import uuid
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +67,21 @@ def test_nothing_is_forbidden_outside_of_runs() -> None:
     assert len(os.urandom(4)) == 4
     with socket.socket():
         pass
+
+
+def test_a_module_imported_in_a_run_is_not_compiled_into_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python writes that file at the first import, so the first run after a change would fail."""
+    (tmp_path / "imported_in_a_run.py").write_text("ANSWER = 42")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    with sandbox() as tripped:
+        module = importlib.import_module("imported_in_a_run")
+    assert module.ANSWER == 42
+    assert not tripped
+    assert not (tmp_path / "__pycache__").exists()
+    assert not sys.dont_write_bytecode
 
 
 def test_other_threads_are_not_affected() -> None:

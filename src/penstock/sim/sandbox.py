@@ -3,7 +3,8 @@
 Clocks and randomness are replaced in their modules during a run. An audit hook watches the rest.
 Python cannot remove such a hook, so it is installed once and switched by a flag. Only the thread of
 the run is watched. Reading the code itself is allowed (imports, tracebacks), and so is the clock
-for the `logging` module, because the timestamps of log records are not used.
+for the `logging` module, because the timestamps of log records are not used. A module that is
+imported during a run is not compiled into a file.
 """
 
 from __future__ import annotations
@@ -85,11 +86,13 @@ def sandbox() -> Iterator[list[str]]:
             setattr(owner, name, _trap(f"{owner.__name__}.{name}", original))
     found: list[str] = []
     _found = found
+    writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     _thread = threading.get_ident()
     try:
         yield found
     finally:
         _thread = None
+        sys.dont_write_bytecode = writes_none
         for owner, name, original in originals:
             setattr(owner, name, original)
 
