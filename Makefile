@@ -82,13 +82,15 @@ test: lint tools
 
 # The same tests beside eight busy loops, as on a machine that others use: each test that fails is named.
 # `make starve LOOPS=0 CPUS=0.5` gives them half a processor instead, and leaves you the rest (needs root).
+# `make starve LOOPS=0 PAUSES=1` stops all processes of the tests at random for up to a second (needs root).
 # `make starve LATE=1` also delays the work that brokers do after they answer, such as markers.
 LOOPS ?= 8
 CPUS  ?=
 LATE  ?=
+PAUSES ?=
 TESTS ?= tests
 starve: tools
-	cd tests && ../$(BIN)/python -m starve --loops $(LOOPS) $(if $(CPUS),--cpus $(CPUS)) $(if $(LATE),--late) $(TESTS)
+	cd tests && ../$(BIN)/python -m starve --loops $(LOOPS) $(if $(CPUS),--cpus $(CPUS)) $(if $(PAUSES),--pauses $(PAUSES)) $(if $(LATE),--late) $(TESTS)
 
 # Every text of the product that people see, to be read: `make messages FOLDERS=broker`.
 FOLDERS ?=

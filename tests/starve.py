@@ -3,10 +3,13 @@
 A test that fails here and passes on a quiet machine assumes that something has happened "by now".
 The run prints the failed tests and the slowest tests, and exits with 1 if any test failed.
 
-    python -m starve [--loops 8] [--cpus 0.5] [--late] [--workers 2] [pytest's arguments]
+    python -m starve [--loops 8] [--cpus 0.5] [--pauses 1.0] [--late] [--workers 2] [PYTEST'S ...]
 
 With `--cpus` the tests also run in a cgroup that limits how many processors they use. The rest of
 the machine stays free for other work. This needs root.
+
+With `--pauses` all processes of the tests stop together for moments, for up to so many seconds, a
+fifth of the time (`pauses.py`). This needs root, too.
 
 With `--late` brokers delay the work that they do after answering (`late/sitecustomize.py`).
 """
@@ -24,6 +27,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
+
+from pauses import pauses
 
 HERE = Path(__file__).parent
 SLOWEST = 15
@@ -103,6 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="starve", description=__doc__)
     parser.add_argument("--loops", type=int, default=8, help="busy processes beside the tests")
     parser.add_argument("--cpus", type=float, help="the most processors that the tests may use")
+    parser.add_argument("--pauses", type=float, help="the longest pause of the tests, in seconds")
+    parser.add_argument("--seed", type=int, default=1, help="determines the pauses")
     parser.add_argument("--late", action="store_true", help="delay the work after an answer")
     parser.add_argument("--workers", type=int, default=2, help="processes that run tests")
     chosen, rest = parser.parse_known_args(arguments)
@@ -119,13 +126,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.workers > 1:
             command += ["-n", str(chosen.workers), "--dist", "loadgroup", "--no-loadscope-reorder"]
             command += ["--max-worker-restart", "0"]
+        command += rest
+        if chosen.pauses:
+            command = stack.enter_context(pauses(chosen.pauses, chosen.seed)).around(command)
         done = subprocess.run(
-            [*command, *rest], check=False, cwd=HERE.parent, env=environment(late=chosen.late)
+            command, check=False, cwd=HERE.parent, env=environment(late=chosen.late)
         )
         outcomes = read_report(report.read_text()) if report.exists() else []
     for line in verdict(outcomes):
         print(line)
-    limit = f" with {chosen.cpus} processors" if chosen.cpus else ""
+    limit = f", with pauses of up to {chosen.pauses} s" if chosen.pauses else ""
+    limit += f" with {chosen.cpus} processors" if chosen.cpus else ""
     print(f"beside {chosen.loops} busy loops{limit}, in {(time.monotonic() - began) / 60:.1f} min")
     return done.returncode
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+import pauses
 import starve
 
 TESTS = """
@@ -60,3 +62,35 @@ def test_late_brokers_delay_every_kind_of_work(
     found = re.search(r"(\d+) passed or skipped, 0 failed", said)
     assert found is not None, said
     assert int(found[1]) >= 6
+
+
+PAUSED_TESTS = """
+import subprocess, sys, time
+
+LOOK = '''
+import time
+before = longest = 0.0
+while longest < 0.2:
+    now = time.monotonic()
+    longest, before = max(longest, now - (before or now)), now
+    time.sleep(0.001)
+'''
+
+def test_paused():
+    subprocess.run([sys.executable, "-c", LOOK], check=True, timeout=60)
+"""
+
+
+@pytest.mark.skipif(not pauses.can_freeze(), reason="needs the right to make cgroups")
+def test_pauses_stop_the_processes_that_tests_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process of the test looks for a gap in its own time."""
+    sample = tmp_path / "test_sample.py"
+    sample.write_text(PAUSED_TESTS)
+    arguments = ["--loops", "0", "--workers", "1", "--pauses", "0.5", str(sample)]
+    code = starve.main(
+        [*arguments, "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-c", "/dev/null"]
+    )
+    assert code == 0, capsys.readouterr().out
+    assert not list(pauses.ROOT.glob(f"**/pauses-{os.getpid()}"))
