@@ -65,6 +65,8 @@ class _PureKernels(MetaPathFinder):
 # No test needs a console next to every broker that it starts.
 os.environ.setdefault("PENSTOCK_CONSOLE", "0")
 os.environ.setdefault("PENSTOCK_WORKER", "0")
+# A JVM of Spark lives for a minute here, so the second compiler and G1 cost a third of its time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 if os.environ.get("PENSTOCK_PURE") == "1":
     assert not sys.modules.keys() & set(_KERNELS), (

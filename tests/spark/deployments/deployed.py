@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ T = TypeVar("T")
 PROGRAM = [sys.executable, "-m", "penstock.cli.main", "pipeline", "worker"]
 WAIT_S = 500.0
 """Long on purpose: a busy machine needs minutes for what an idle one does in ten seconds."""
+LOOK_EVERY_S = 0.05
+"""Without this pause a test would take the processor from the drivers that it waits for."""
 
 SPEC = """name: {name}
 storage: file:///nowhere
@@ -127,7 +130,7 @@ class WorkerProcess:
         until = clock.monotonic() + WAIT_S
         while len(drivers := self.drivers()) != 1:
             assert clock.monotonic() < until, f"the drivers are {drivers}"
-            os.sched_yield()
+            time.sleep(LOOK_EVERY_S)
         return drivers[0]
 
     def kill_drivers(self, kill: Callable[[int, int], None] = os.kill) -> None:
@@ -166,7 +169,7 @@ def wait_until_gone(sessions: list[int]) -> None:
     until = clock.monotonic() + WAIT_S
     while any(process.session in sessions for process in processes()):
         assert clock.monotonic() < until, "processes of a driver still run"
-        os.sched_yield()
+        time.sleep(LOOK_EVERY_S)
 
 
 def table_files(table: Path) -> list[Path]:
