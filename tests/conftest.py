@@ -138,6 +138,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(REASON)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Names a failed test at once, because a run may take an hour. xdist passes reports on."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        sys.stdout.write(f"\nFAILED {report.nodeid} ({report.when})\n")
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
     if said := summary(skipped):
