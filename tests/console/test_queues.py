@@ -277,7 +277,7 @@ def test_a_redrive_that_is_not_possible_is_explained(broker: Broker) -> None:
 
     async def main() -> None:
         async with Console(broker, dead) as console:
-            with pytest.raises(BadRequest, match="another topic"):
+            with pytest.raises(BadRequest, match="other than the dead-letter topic"):
                 await console.queues.plan_redrive(topic, Selection(to=dead))
             console.link.letters = ""
             with pytest.raises(NotFound, match="no dead-letter topic"):

@@ -268,7 +268,7 @@ def test_a_commit_beyond_zookeepers_limit_is_refused(zookeeper: ZooKeeperEnsembl
     async def main() -> None:
         store = await open_store(zookeeper.address("/limits"))
         chance = random.Random(1)
-        with pytest.raises(StoreUnavailable, match="accepts 1000000") as caught:
+        with pytest.raises(StoreUnavailable, match="accepts at most 1000000") as caught:
             await put(store, "/a", chance.randbytes(1_000_000))
         assert not isinstance(caught.value, OutcomeUnknown)
         assert await keys_of(store) == []

@@ -144,7 +144,7 @@ def test_a_namespace_that_an_administrator_has_made_is_used(zookeeper: ZooKeeper
         store = await open_store(zookeeper.address("/shared/prod"))
         assert await put(store, "/a", b"") == 1
         await store.close()
-        with pytest.raises(StoreRefused, match="make /shared/other with the rights cdrwa"):
+        with pytest.raises(StoreRefused, match="create /shared/other with the rights cdrwa"):
             await open_store(zookeeper.address("/shared/other"))
 
     asyncio.run(main())

@@ -132,8 +132,9 @@ async def _read_topic(bootstrap: str, found: FoundEvents) -> None:
             await read_audit_topic(consumer, found)
         except TopicNotFound as error:
             raise CommandFailed(
-                f"there is no topic {AUDIT_TOPIC}, or you may not read it: see audit.enabled and "
-                "audit.topic.enabled on the brokers; to read the log of a broker, use --file",
+                f"there is no topic {AUDIT_TOPIC}, or you may not read it. Brokers create it after "
+                "their first event, if audit.enabled and audit.topic.enabled are true. To read the "
+                "log of a broker, use --file",
                 EXIT_REFUSED,
             ) from error
 

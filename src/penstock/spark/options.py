@@ -8,16 +8,15 @@ when an executor runs out of memory.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from penstock.client.errors import OptionError
 from penstock.spark.offsets import EARLIEST_MARK, LATEST_MARK, Offsets, parse_partition_numbers
-from penstock.spark.profile_options import read_profile
+from penstock.spark.option_reader import OptionReader
 from penstock.topic_partition import TopicPartition
 
 Format = Literal["bytes", "string", "json", "avro"]
@@ -31,11 +30,6 @@ MissingProgress = Literal["fail", "accept"]
 MISSING_PROGRESS: Final[tuple[MissingProgress, ...]] = ("fail", "accept")
 TimeWithoutRecord = Literal["error", "latest"]
 TIME_WITHOUT_RECORD: Final[tuple[TimeWithoutRecord, ...]] = ("error", "latest")
-C = TypeVar("C", bound=str)
-
-_CLIENT: Final = "kafka."
-_SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "outputmode", "queryname"})
-"""Options that Spark itself adds to those of the user."""
 QUARANTINE_OPTION: Final = "penstock.quarantine"
 """Added to the sink of a quarantine. It is not for users: any row can be a bad one, so the sink
 must write all of them, also rows with NaN."""
@@ -107,9 +101,6 @@ _REFUSED_FOR_SINK: Final = {
     "kafka.transactional.id": "use delivery=exactly_once, which chooses the ids itself",
     "kafka.transaction.timeout.ms": "use transactionTimeout",
 }
-_CLIENTS_OWN: Final = frozenset({"bootstrap.servers", "group.id", "isolation.level"})
-"""Options of the client that users often give without the prefix `kafka.`."""
-_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
 TRANSACTION_TIMEOUT_MS: Final = 10 * 60_000
 """How long a micro-batch may take to be written and committed. Brokers allow 15 min by default."""
 NOT_WITH_SHARE_GROUP: Final = (
@@ -128,7 +119,6 @@ SHARE_RECORDS: Final = 10_000
 SHARE_RECORDS_MAX: Final = 100_000
 _READ_UNCOMMITTED: Final = "read_uncommitted"
 """The leader decides which records a share group gets. Executors read exactly those."""
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +204,7 @@ class SinkOptions:
 
 
 def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    options = _Options(given, SOURCE_OPTIONS, _REFUSED_FOR_SOURCE)
+    options = OptionReader(given, SOURCE_OPTIONS, _REFUSED_FOR_SOURCE)
     bad_records = options.choice("badRecords", BAD_RECORDS, "fail")
     dead_letter_topic = options.text("deadLetterTopic")
     if (bad_records == "deadletter") != bool(dead_letter_topic):
@@ -260,7 +250,7 @@ def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     )
 
 
-def _check_share(options: _Options, group_id: str, records_max: int | None) -> int:
+def _check_share(options: OptionReader, group_id: str, records_max: int | None) -> int:
     """Checks the options of a stream that reads a share group. Returns the records per batch."""
     for name in NOT_WITH_SHARE_GROUP:
         if options.text(name):
@@ -281,7 +271,7 @@ def _check_share(options: _Options, group_id: str, records_max: int | None) -> i
 
 
 def parse_sink(given: Mapping[str, str]) -> SinkOptions:
-    options = _Options(given, SINK_OPTIONS, _REFUSED_FOR_SINK)
+    options = OptionReader(given, SINK_OPTIONS, _REFUSED_FOR_SINK, {QUARANTINE_OPTION})
     delivery = options.choice("delivery", DELIVERIES, "at_least_once")
     timeout_ms = options.duration_ms("transactionTimeout", TRANSACTION_TIMEOUT_MS)
     missing_progress = options.choice("missingProgress", MISSING_PROGRESS, "fail")
@@ -306,103 +296,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
     )
 
 
-class _Options:
-    """Reads options by their documented names, in any case."""
-
-    def __init__(
-        self, given: Mapping[str, str], known: tuple[str, ...], refused: Mapping[str, str]
-    ) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
-        self.client: dict[str, str] = {}
-        names = {name.lower(): name for name in known}
-        for name, value in self._given.items():
-            if name in refused:
-                raise OptionError(f"{name} cannot be set: {refused[name]}")
-            if name.startswith(_CLIENT):
-                self.client[name.removeprefix(_CLIENT).replace(".", "_")] = value
-            elif name not in names and name not in _SPARKS_OWN | {QUARANTINE_OPTION}:
-                raise _unknown(name, names)
-
-    def text(self, name: str) -> str:
-        return self._given.get(name.lower(), "").strip()
-
-    def bootstrap(self) -> str:
-        found = self.client.pop("bootstrap_servers", "").strip()
-        if profile := self.text("profile"):
-            address, options = read_profile(profile)
-            found = found or address
-            self.client = {**options, **self.client}
-        if not found:
-            raise OptionError(
-                "kafka.bootstrap.servers is missing: set it to the addresses of the brokers, "
-                'for example .option("kafka.bootstrap.servers", "localhost:9092")'
-            )
-        return found
-
-    def flag(self, name: str, default: bool) -> bool:
-        text = self.text(name).lower()
-        if text not in ("", "true", "false"):
-            raise OptionError(f"{name} is {text}: write true or false")
-        return text == "true" if text else default
-
-    def pushdown(self) -> bool:
-        if self.text("filterPushdown").lower() == "true":
-            raise OptionError(
-                "filterPushdown is true, but Spark would apply the filters of one query to the "
-                "next on the same DataFrame: set it to once, and call load() again for every "
-                "query; or limit the read with startingOffsets and endingOffsets"
-            )
-        return self.choice("filterPushdown", ("false", "once"), "false") == "once"
-
-    def choice(self, name: str, choices: tuple[C, ...], default: C) -> C:
-        text = self.text(name).lower() or default
-        for choice in choices:
-            if text == choice:
-                return choice
-        raise OptionError(f"{name} is {text}: use {' or '.join(choices)}")
-
-    def count(self, name: str) -> int | None:
-        text = self.text(name)
-        if not text:
-            return None
-        if not text.isdecimal() or not int(text):
-            raise OptionError(f"{name} is {text}: write a whole number above 0")
-        return int(text)
-
-    def size(self, name: str) -> int | None:
-        text = self.text(name).lower()
-        if not text:
-            return None
-        match = re.fullmatch(r"(\d+)\s*([kmgt]?)i?b?", text)
-        if match is None or not int(match[1]):
-            raise OptionError(f"{name} is {text}: write bytes, such as 67108864 or 64m")
-        return int(match[1]) << " kmgt".index(match[2] or " ") * 10
-
-    def duration_ms(self, name: str, default: int) -> int:
-        text = self.text(name).lower()
-        if not text:
-            return default
-        match = _DURATION.fullmatch(text)
-        if match is None:
-            raise OptionError(f"{name} is {text}: write a duration such as 500ms, 30s or 15m")
-        return int(match[1]) * _UNIT_MS[match[2]]
-
-
-def _unknown(name: str, names: Mapping[str, str]) -> OptionError:
-    """Returns the error for an unknown option. Spark passes names in lower case, so the message
-    shows them so."""
-    near = difflib.get_close_matches(name, names, 1)
-    if near:
-        return OptionError(f"there is no option {name}: did you mean {names[near[0]]}?")
-    if name in _CLIENTS_OWN:
-        return OptionError(f"there is no option {name}: did you mean {_CLIENT}{name}?")
-    return OptionError(
-        f"there is no option {name}: leave it out. The options are {', '.join(names.values())}, "
-        "and those of the client as kafka.*"
-    )
-
-
-def _topics(options: _Options) -> TopicChoice:
+def _topics(options: OptionReader) -> TopicChoice:
     names = ("subscribe", "subscribePattern", "assign")
     given = [name for name in names if options.text(name)]
     if len(given) != 1:
@@ -443,7 +337,7 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(set(topic_partitions)))
 
 
-def _bound(options: _Options, side: str, default: Literal["earliest", "latest"]) -> Bound:
+def _bound(options: OptionReader, side: str, default: Literal["earliest", "latest"]) -> Bound:
     """Returns the bound from the first of these that is set: one time for all partitions, a time
     for each, offsets."""
     name = f"{side}Timestamp"
@@ -475,7 +369,7 @@ def _checked(numbers: Offsets, name: str, least: int) -> Offsets:
     return numbers
 
 
-def _formats(options: _Options, *, typed: bool) -> Formats:
+def _formats(options: OptionReader, *, typed: bool) -> Formats:
     """Reads the formats of key and value. `typed` columns (of a sink) need no schema for JSON."""
     found: dict[str, tuple[Format, str, int | None]] = {}
     for side in ("key", "value"):

@@ -27,7 +27,7 @@ async def test_a_text_that_is_no_host_name_is_logged(harness: BrokerHarness) -> 
         limits.apply(f"a..b:2,{'x' * 70}:2,localhost:3", admission)
         await limits.look_up()
     assert len(lines) == 2
-    assert "the address of a..b is not known" in lines[0]
+    assert "a..b cannot be resolved" in lines[0]
     assert admission.of_address["127.0.0.1"] == 3
 
 
@@ -59,7 +59,7 @@ async def test_names_are_looked_up_and_keep_their_addresses(harness: BrokerHarne
         patch.setattr(logged, "warning", lambda text, *values: lines.append(text % values))
         await limits.look_up()
         assert len(lines) == 2
-        assert "the address of unknown is not known" in lines[1]
+        assert "unknown cannot be resolved" in lines[1]
         assert "use an address" in lines[1]
         assert admission.of_address == {"10.0.0.1": 1, "10.0.0.2": 2}
         limits.apply("gateway:7", admission)

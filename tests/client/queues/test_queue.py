@@ -446,7 +446,7 @@ def test_the_commands_of_queues(broker: Broker, capsys: pytest.CaptureFixture[st
     assert "--yes" in said("drain", code=2)
     assert said("drain", "--yes") == f"drained 1 job from {topic}\n"
     assert said("peek") == f"{topic} has no jobs\n"
-    assert "no job came" in said("take", "--timeout", "0.5", code=1)
+    assert "no job arrived" in said("take", "--timeout", "0.5", code=1)
 
 
 CHOSEN = [
