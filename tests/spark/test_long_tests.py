@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_tests_that_are_skipped_without_a_variable_are_marked() -> None:
-    command = ["-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", "-m", "long"]
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-m", "long"]
     file = "tests/spark/deployments/test_worker.py"
     listed = subprocess.run(
         [sys.executable, *command, file],

@@ -52,7 +52,7 @@ def test_a_folder_is_deployed(
     dialog.get_by_label("Deploy without starting").check()
     dialog.get_by_role("button", name=LOOK).click()
     plan = dialog.locator("#plan")
-    plan.get_by_text("counts: new; it begins without a checkpoint").wait_for()
+    plan.get_by_text("counts: new; it starts without a checkpoint").wait_for()
     plan.get_by_text(f"{worker.name} is deployed for the first time").wait_for()
     assert definition(bootstrap, worker.name) is None
     dialog.get_by_role("button", name="Deploy", exact=True).click()

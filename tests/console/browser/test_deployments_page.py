@@ -88,7 +88,7 @@ def test_the_overview_has_figures_flows_and_the_command_that_deploys(
         "100 in 1.5 s",
         "2026-01-01T10:00:00.000Z",
         "40 rows, 2.0 KiB",
-        "3.5 \N{MULTIPLICATION SIGN}",
+        "3.5 \N{MULTIPLICATION SIGN}, tasks 6 \N{MULTIPLICATION SIGN}",
         "known 2",
         "running: 75 % of 1,200, 60/s, 5 s left",
     ]

@@ -334,7 +334,7 @@ def test_a_flow_that_an_earlier_version_had_goes_on_with_its_checkpoint() -> Non
     (back, _) = compare(running, prints(FILES), former)
     assert back.outcome == "kept" and "version 3 had this flow" in back.reason
     (text,) = decide([back], [], []).texts()
-    assert "keeps its checkpoint" in text and "begins without" not in text
+    assert "keeps its checkpoint" in text and "starts without" not in text
     # It does not fit to a flow with other sources.
     (lost, _) = compare(running, prints(changed('TOPIC = "clicks"', 'TOPIC = "views"')), former)
     assert lost.outcome == "not kept" and lost.reason.endswith("but its sources changed")
