@@ -181,12 +181,12 @@ def test_librdkafka_gets_its_token_from_an_endpoint(
 ) -> None:
     """confluent-kafka has a library with OIDC."""
     client = ConfluentSecured(secured.way("OAUTHBEARER").at(endpoint))
-    topic, asked = PREFIX + name(), endpoint.asked
+    topic, asked = PREFIX + name(), endpoint.asked.total()
     client.create_topic(topic)
     client.produce(topic, [b"one"])
     assert client.consume(topic, topic, 1) == [b"one"]
     assert wait_until(lambda: topic in client.topics())
-    assert endpoint.asked > asked
+    assert endpoint.asked.total() > asked
 
 
 def test_librdkafka_is_refused_with_a_bad_token_from_an_endpoint(

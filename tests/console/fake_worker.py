@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock import Admin, Consumer
-from penstock.client.errors import BrokerError
+from penstock.client.errors import BrokerError, TopicNotFound
 from penstock.runtime import SystemClock
 from penstock.spark.deployments import topics
 from penstock.spark.deployments.model import (
@@ -62,9 +62,12 @@ def flow(name: str, **more: Any) -> dict[str, Any]:
 
 
 def definition(bootstrap: str, name: str) -> Deployment | None:
-    """Returns the last committed definition of a deployment."""
+    """Returns the last committed definition of a deployment. The first deploy creates the topic."""
     with Consumer(bootstrap, isolation_level="read_committed") as consumer:
-        rows = consumer.read_table(topics.DEFINITIONS).to_pylist()
+        try:
+            rows = consumer.read_table(topics.DEFINITIONS).to_pylist()
+        except TopicNotFound:
+            return None
     found = [row["value"] for row in rows if row["key"] == topics.deployment_key(name)]
     return decode(Deployment, found[-1]) if found else None
 

@@ -103,12 +103,43 @@ def test_a_crowd_in_one_bucket_is_read_in_pieces(tmp_path: Path) -> None:
 def test_buckets_that_all_cursors_have_passed_are_removed(tmp_path: Path) -> None:
     index = BucketDueIndex(OsDisk(), str(tmp_path / "t-0"), NOW_MS, 0)
     index.add([DueEntry(NOW_MS + hour * HOUR_MS, hour) for hour in range(5)], 5)
-    index.forget(DueEntry(NOW_MS + 3 * HOUR_MS, 4), 2)
+    due = DueEntry(NOW_MS + 3 * HOUR_MS, 4)
+    index.forget(due, 2)
     assert len(index) == 3
-    assert index.forgotten == (NOW_MS + 3 * HOUR_MS, 4)
-    assert [each.offset for each in index.after(index.forgotten, 0, 5, 9)] == [4]
-    index.forget(DueEntry(NOW_MS + 3 * HOUR_MS, 4), 5)
+    assert [each.offset for each in index.after(due, 0, 5, 9)] == [4]
+    index.forget(due, 5)
     assert len(index) == 2
+
+
+hours = st.integers(-2, 5)
+"""Due times are in few buckets, so that some are removed."""
+
+
+@given(
+    dues=st.lists(hours, min_size=1, max_size=12),
+    passed=st.lists(st.tuples(hours, st.integers(0, 12)), min_size=1, max_size=3),
+    late=st.tuples(hours, st.integers(0, 12)),
+)
+def test_an_index_that_serves_a_cursor_has_all_that_it_needs(
+    dues: list[int], passed: list[tuple[int, int]], late: tuple[int, int]
+) -> None:
+    """Also a cursor that did not exist when others had passed entries: that of a group that is
+    loaded late needs every record from its end on, even if others were at a later time."""
+    with TemporaryDirectory() as directory:
+        index = BucketDueIndex(OsDisk(), f"{directory}/t-0", NOW_MS, 0)
+        model = MemoryDueIndex()
+        entries = [DueEntry(NOW_MS + hour * HOUR_MS, at) for at, hour in enumerate(dues)]
+        index.add(entries, len(dues))
+        model.add(entries, len(dues))
+        for hour, end in passed:
+            index.forget(DueEntry(NOW_MS + hour * HOUR_MS, len(dues)), end)
+        cursor = ScheduleCursor(0, late[1], NOW_MS + late[0] * HOUR_MS, len(dues))
+        if index.serves(cursor):
+            after = (cursor.due, cursor.floor, len(dues), len(dues))
+            assert index.after(*after) == model.after(*after)
+            newer = (cursor.due, cursor.end, len(dues), len(dues))
+            assert index.late(*newer) == model.late(*newer)
+        assert len(index) < len(dues) or index.serves(cursor), "nothing was removed"
 
 
 class FillingDisk(OsDisk):

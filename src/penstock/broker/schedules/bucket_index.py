@@ -28,7 +28,7 @@ from itertools import islice
 from typing import Final
 
 from penstock.ports import Disk, File
-from penstock.schedule.cursor import TIME_MAX, DueEntry
+from penstock.schedule.cursor import TIME_MAX, DueEntry, ScheduleCursor
 
 _log = logging.getLogger(__name__)
 
@@ -74,8 +74,9 @@ class BucketDueIndex:
         """The records below it, from `first_offset` on, are in the index."""
         self.count = 0
         """The number of entries. Other threads may read it."""
-        self.forgotten = DueEntry(0, -1)
-        """Entries up to this one may have been removed: see `forget`."""
+        self._forgotten = DueEntry(0, -1)
+        """Entries up to this one, with offsets below the next value, may have been removed."""
+        self._forgotten_end = first_offset
         self._buckets: dict[int, _Bucket] = {}
         self._near: list[DueEntry] = []
         self._near_from = self._near_to = _LAST
@@ -167,7 +168,8 @@ class BucketDueIndex:
     def forget(self, due: DueEntry, end: int) -> None:
         """Removes buckets that are not needed: no cursor is before `due`, or ends before `end`."""
         for number in self._unneeded(due, end):
-            self.forgotten = max(self.forgotten, due)
+            self._forgotten = max(self._forgotten, due)
+            self._forgotten_end = max(self._forgotten_end, self._buckets[number].last_offset + 1)
             _remove(self._disk, self._path(number))
             self.count -= self._buckets.pop(number).count
 
@@ -182,6 +184,12 @@ class BucketDueIndex:
             for number, bucket in self._buckets.items()
             if number < last and bucket.last_offset < end
         ]
+
+    def serves(self, cursor: ScheduleCursor) -> bool:
+        """Whether everything that a cursor needs is still in the index. It may be one that did not
+        exist when something was removed. It needs the entries after it in time, and all entries
+        with offsets from its end on, also those that have long been due."""
+        return cursor.due >= self._forgotten and cursor.end >= self._forgotten_end
 
     def close(self) -> None:
         """Removes the files. The index is not used any more."""

@@ -2,8 +2,8 @@
 
 The index is shared by all groups with the same isolation level: aborted records are nothing to
 groups that read committed records, and make duplicates for others. It begins at the lowest floor of
-their schedules. A group with a lower one, or one whose cursor is before what the index has
-forgotten, makes it begin again. Duplicates are not in it: no group delivers them. `Judged` says how
+their schedules. A group with a lower one, or one that needs what the index has forgotten, makes it
+begin again. Duplicates are not in it: no group delivers them. `Judged` says how
 they are recognized.
 
 One task at a time may use it.
@@ -130,7 +130,7 @@ class DueScan:
             or built.is_spoiled
             or built.judged != judged
             or first < built.index.first_offset
-            or min(each.due for each in cursors) < built.index.forgotten
+            or not all(map(built.index.serves, cursors))
         ):
             built = await self._begin(first, judged)
         while built.index.end < end:

@@ -11,11 +11,13 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
+from penstock.broker.schedules.bucket_index import BucketDueIndex
 from penstock.broker.shares.dead_letters import DeadLetters, letter_headers
 from penstock.broker.shares.log_reads import ReadLimits
 from penstock.broker.shares.record_scans import RecordScans, _Scan
 from penstock.coordination.effects import Now
 from penstock.records.record import Record, build_batch
+from penstock.schedule.cursor import ScheduleCursor
 from penstock.shares import decisions
 from penstock.shares.acquisition import Acquisition
 from penstock.shares.decisions import Decision
@@ -33,6 +35,17 @@ _bug = partial(bug, SHARE_RECORD_BUGS)
 
 
 # -- due times and times to live
+
+
+@_bug("late-group-misses-what-others-have-passed")
+def _ignores_the_end(patches: ExitStack) -> None:
+    """The index of far due times removes what all groups have passed. A group that is loaded later
+    uses it although records beyond the end of its cursor are gone."""
+
+    def careless(self: BucketDueIndex, cursor: ScheduleCursor) -> bool:
+        return cursor.due >= self._forgotten
+
+    patch(patches, BucketDueIndex, "serves", careless)
 
 
 @_bug("due-times-forgotten-by-a-new-leader")
