@@ -158,7 +158,9 @@ def test_the_overview_of_the_cluster_names_a_pipeline_that_fails(
     worker.deploy()
     worker.report("BACKING OFF", failures=3, error=BROKEN)
     page.goto(url)
-    told = page.locator("#problems .problem", has_text=f"pipeline {worker.name} has failed 3 times in a row")
+    told = page.locator(
+        "#problems .problem", has_text=f"pipeline {worker.name} has failed 3 times in a row"
+    )
     told.wait_for()
     assert BROKEN in told.inner_text()
     told.get_by_role("link", name="See more").click()
