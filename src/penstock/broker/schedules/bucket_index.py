@@ -75,8 +75,8 @@ class BucketDueIndex:
         self.count = 0
         """The number of entries. Other threads may read it."""
         self._forgotten = DueEntry(0, -1)
-        """Entries up to this one, with offsets below the next value, may have been removed."""
         self._forgotten_end = first_offset
+        """An entry up to `_forgotten` in time may have been removed if its offset is below this."""
         self._buckets: dict[int, _Bucket] = {}
         self._near: list[DueEntry] = []
         self._near_from = self._near_to = _LAST
