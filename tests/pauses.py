@@ -2,7 +2,7 @@
 
 A virtual machine does not notice such a moment: a client's timeout of 300 ms has passed when its
 processor comes back, although nothing was slow before. Busy loops (`starve.py`) rarely show the
-tests that cannot bear this. A frozen cgroup shows each of them within a few runs.
+tests that fail then. A frozen cgroup finds them within a few runs.
 
 The processes that a test starts are stopped, too. The process that pauses them is not.
 """
@@ -45,7 +45,7 @@ class Freezer:
         self.directory.mkdir()
 
     def around(self, command: Sequence[str]) -> list[str]:
-        """Returns a command that does the same in the cgroup."""
+        """Returns a command that runs this one in the cgroup."""
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self._members), *command]
 
     def stop(self) -> None:

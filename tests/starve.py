@@ -3,13 +3,14 @@
 A test that fails here and passes on a quiet machine assumes that something has happened "by now".
 The run prints the failed tests and the slowest tests, and exits with 1 if any test failed.
 
-    python -m starve [--loops 8] [--cpus 0.5] [--pauses 1.0] [--late] [--workers 2] [PYTEST'S ...]
+    python -m starve [--loops 8] [--cpus 0.5] [--pauses 1.0] [--seed 1] [--late] [--workers 2]
+                     [pytest's arguments]
 
 With `--cpus` the tests also run in a cgroup that limits how many processors they use. The rest of
 the machine stays free for other work. This needs root.
 
-With `--pauses` all processes of the tests stop together for moments, for up to so many seconds, a
-fifth of the time (`pauses.py`). This needs root, too.
+With `--pauses` all processes of the tests stop together at random moments, for at most this many
+seconds each time, and for a fifth of the time in all (`pauses.py`). This needs root, too.
 
 With `--late` brokers delay the work that they do after answering (`late/sitecustomize.py`).
 """

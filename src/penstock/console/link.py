@@ -150,8 +150,8 @@ class Link:
         _audit.info("%s%s", self._who(), what)
 
     def check_writable(self, what: str) -> None:
-        """Raises `ReadOnly` if the console is read-only. For a change that takes long to prepare;
-        `allow` is called too."""
+        """Raises `ReadOnly` if the console is read-only. A change that takes long to prepare calls
+        this first, and `allow` when it is ready."""
         if self.config.read_only:
             _audit.info("%srefused, the console is read-only: %s", self._who(), what)
             raise ReadOnly

@@ -74,7 +74,7 @@ class CheckedProject:
 
 
 class Uploads:
-    """Of all users of a console."""
+    """The uploads of all users of a console."""
 
     def __init__(self, executor: Executor, idle_s: float = _IDLE_S) -> None:
         self._executor = executor
@@ -199,7 +199,7 @@ class Uploads:
 
 
 async def _unless_gone(upload: Upload, work: Coroutine[Any, Any, T]) -> T:
-    """Returns what the work returns. Cancels it if the browser goes away."""
+    """Returns the result of the work. Cancels the work if the browser disconnects."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(upload.gone())
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)

@@ -115,8 +115,8 @@ class OptionReader:
 
 
 def _unknown(name: str, names: Mapping[str, str]) -> OptionError:
-    """Returns the error for an unknown option. Spark passes names in lower case, so the message
-    shows them so."""
+    """Returns the error for an unknown option. The message shows its name in lower case, because
+    Spark passes it in that way."""
     near = difflib.get_close_matches(name, names, 1)
     if near:
         return OptionError(f"there is no option {name}: did you mean {names[near[0]]}?")

@@ -186,9 +186,11 @@ class BucketDueIndex:
         ]
 
     def serves(self, cursor: ScheduleCursor) -> bool:
-        """Whether everything that a cursor needs is still in the index. It may be one that did not
-        exist when something was removed. It needs the entries after it in time, and all entries
-        with offsets from its end on, also those that have long been due."""
+        """Returns whether everything that a cursor needs is still in the index.
+
+        A cursor needs the entries that are due after it, and every entry from its end on, even one
+        that was due long ago. `forget` did not know the cursors of groups that are loaded later.
+        """
         return cursor.due >= self._forgotten and cursor.end >= self._forgotten_end
 
     def close(self) -> None:

@@ -3,8 +3,8 @@
 The index is shared by all groups with the same isolation level: aborted records are nothing to
 groups that read committed records, and make duplicates for others. It begins at the lowest floor of
 their schedules. A group with a lower one, or one that needs what the index has forgotten, makes it
-begin again. Duplicates are not in it: no group delivers them. `Judged` says how
-they are recognized.
+begin again. Duplicates are not in it: no group delivers them. `Judged` says how they are
+recognized.
 
 One task at a time may use it.
 """

@@ -25,7 +25,7 @@ from penstock.spark.deployments.flow_sources import FlowKind, FlowSource, Projec
 _FORMAT: Final = "1"
 _PARTS: Final = 6
 _QUARANTINE: Final = "_quarantine"
-"""How the names of the flows end that get the quarantined rows of another flow."""
+"""The suffix of a flow that receives the quarantined rows of another flow."""
 _HASH_DIGITS: Final = 16
 _STATEFUL: Final = frozenset(
     {

@@ -196,7 +196,7 @@ class ProjectCode:
 
 
 class _Expected(NamedTuple):
-    """What an expectation of a flow says about quarantines. None: it is computed."""
+    """The quarantine that an expectation names. None: the value is not a literal in the code."""
 
     on_violation: str | None
     table: str | None = ""
